@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from securefl.build.algorithm import n_selected
 from securefl.build.simulation import simulated
 from securefl.models import build_model
 from securefl.runs.loop import Rounds
@@ -67,7 +66,7 @@ class Job:
     @property
     def n_selected(self) -> int:
         """Clients in a round."""
-        return n_selected(parse_tables(Config, self.tables()), self.n_clients)
+        return parse_tables(Config, self.tables()).selection.n_selected(self.n_clients)
 
     @property
     def n_batches(self) -> int:

@@ -21,7 +21,7 @@ from turns import in_turns
 
 from securefl.algorithms.algorithm import Sgd, Work, trained_parameters
 from securefl.algorithms.solvers.sgd import SGD
-from securefl.algorithms.solvers.solver import Solver, Start
+from securefl.algorithms.solvers.solver import LocalSolver, Start
 from securefl.data.samples import samples
 from securefl.models import build_model
 from securefl.privacy.clipping import Clipping
@@ -38,7 +38,7 @@ JOBS = {
     "resnet20, batch at rest": ("resnet20", "batch", (3, 32, 32)),
 }
 PLAIN = "plain"
-WAYS: dict[str, Solver] = {
+WAYS: dict[str, LocalSolver] = {
     PLAIN: SGD(),
     **{
         clipping.value: DpSgd(SGD(), PrivateStep(1.0, 1.0, clipping, 0.5, BATCH), secret)
@@ -63,7 +63,7 @@ def measured(job: str, repeats: int) -> Steps:
     return Steps(job, {way: median(seconds) for way, seconds in found.items()})
 
 
-def _session(job: str, solver: Solver) -> Callable[[], None]:
+def _session(job: str, solver: LocalSolver) -> Callable[[], None]:
     """One client's gradients, of samples of about `BATCH` records."""
     name, norm, shape = JOBS[job]
     rng = torch.Generator().manual_seed(0)

@@ -23,8 +23,9 @@ from measure import Machine, bytes_text, ms_text, ratio_text, show, timed, write
 
 from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSealer
-from securefl.exchange.profile_match import PROFILE, Profile, divergence
+from securefl.exchange.profile_match import Profile, divergence
 from securefl.exchange.sums import MessageId, Sender
+from securefl.types import PROFILE
 
 RUN = "ab" * 32
 

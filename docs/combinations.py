@@ -18,15 +18,13 @@ from torch import nn
 from securefl.build.simulation import simulated
 from securefl.errors import ConfigError, DataError
 from securefl.models import build_model
-from securefl.settings.fnr import FnrTable
+from securefl.settings.axes import NORMALISATIONS, REFINEMENTS, SELECTORS
+from securefl.settings.axes import SERVERS as OPTIMISERS
+from securefl.settings.axes import SOLVERS as LOCAL
 from securefl.settings.load import load_config
-from securefl.settings.selection import SelectionTable
 from securefl.settings.tables import (
-    AlgorithmTable,
     Config,
     ModelTable,
-    ServerTable,
-    SolverTable,
     TrainTable,
 )
 from securefl.task import Task
@@ -42,7 +40,7 @@ def _names(table: type, key: str) -> tuple[str, ...]:
 
 
 POLICIES: dict[str, Settings] = {
-    name: (f"algorithm.name={name}",) for name in _names(AlgorithmTable, "name")
+    name: (f"algorithm.name={name}",) for name in NORMALISATIONS.names()
 } | {
     "fedtan, fused": ("algorithm.name=fedtan", "algorithm.moments=fused"),
     "fedtan-ii, fused": ("algorithm.name=fedtan-ii", "algorithm.moments=fused"),
@@ -50,8 +48,8 @@ POLICIES: dict[str, Settings] = {
     "fixbn, affine": ("algorithm.name=fixbn", "algorithm.freeze=affine"),
     "fixbn, both": ("algorithm.name=fixbn", "algorithm.freeze=both"),
 }
-SOLVERS = {name: (f"solver.name={name}",) for name in _names(SolverTable, "name")}
-SERVERS = {name: (f"server.name={name}",) for name in _names(ServerTable, "name")}
+SOLVERS = {name: (f"solver.name={name}",) for name in LOCAL.names()}
+SERVERS = {name: (f"server.name={name}",) for name in OPTIMISERS.names()}
 MOMENTA = {
     name: ("train.momentum=0.5", f"train.momentum_across_rounds={name}")
     for name in _names(TrainTable, "momentum_across_rounds")
@@ -60,10 +58,8 @@ NORMS = {
     name: (f"model.norm={name}", f"model.name={'resnet20' if name == 'fixup' else 'cnn'}")
     for name in _names(ModelTable, "norm")
 }
-FNR = {name: (f"fnr.name={name}",) for name in _names(FnrTable, "name")}
-SELECTIONS: dict[str, Settings] = {
-    name: (f"selection.name={name}",) for name in _names(SelectionTable, "name")
-}
+FNR = {name: (f"fnr.name={name}",) for name in REFINEMENTS.names()}
+SELECTIONS: dict[str, Settings] = {name: (f"selection.name={name}",) for name in SELECTORS.names()}
 SELECTIONS["cfcfm"] = (*SELECTIONS["cfcfm"], "devices.preset=emnist")
 SELECTIONS |= {
     "random, full": (*SELECTIONS["random"], "selection.aggregation=full"),

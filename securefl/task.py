@@ -285,7 +285,7 @@ def client_data(config: Config, task: Task) -> tuple[dict[str, Samples], int]:
 
 def is_centralised(config: Config, task: Task) -> bool:
     """Whether one party trains on all clients' data."""
-    return config.algorithm.name == "centralised" and task.algorithm is None
+    return config.algorithm.joins_data and task.algorithm is None
 
 
 def client_names(config: Config, task: Task) -> tuple[str, ...]:

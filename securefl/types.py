@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from securefl.errors import DataError
 
-NamedTensors = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NamedTensors: TypeAlias = "Mapping[str, Tensor]"
 Floats = Literal["float32", "float64"]
+SIZE, LOSS, PROFILE = "selection/size", "selection/loss", "profile"
+"""Names of the messages with a client's number of samples, its loss, and its profile."""
 _NOT_IN_MID_ROUND = "update/", "score/"
 
 
@@ -52,6 +55,34 @@ class Weighing(StrEnum):
     """Each with its own weight."""
     EQUAL = "equal"
     """All alike: the total is the plain mean, and times `n_clients` the plain sum."""
+
+
+class Moments(StrEnum):
+    """Ways in which the moments of FedTAN travel forward."""
+
+    TWO_PASS = "two-pass"  # noqa: S105 -- no password
+    """The mean, then the variance about the global mean: 3 messages a layer with the backward."""
+    FUSED = "fused"
+    """Both in one message, as moments about a shared reference: 2 messages a layer."""
+
+
+class Gradients(StrEnum):
+    """Gradients of the statistics that flow backward."""
+
+    SHARED = "shared"
+    """The sum over clients, Eq. (41): FedTAN."""
+    OWN = "own"
+    """Each client's own: FedAvg with Algorithm 2 alone, the forward-only variant."""
+
+
+class Freeze(StrEnum):
+    """Parts of BN that do not learn (FixBN, Table H)."""
+
+    STATISTICS = "statistics"
+    """μ and σ² stay as they are and normalise every batch; γ and β learn."""
+    AFFINE = "affine"
+    """γ and β stay as they are; batches are normalised by their own statistics."""
+    BOTH = "both"
 
 
 @dataclass(frozen=True, slots=True)

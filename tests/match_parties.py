@@ -12,8 +12,9 @@ from securefl.crypto.one_time import OneTimeKey
 from securefl.crypto.params import MATCHES
 from securefl.exchange.officer import KeySet, OneTimeOpener
 from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSealer
-from securefl.exchange.profile_match import PROFILE, Profile
+from securefl.exchange.profile_match import Profile
 from securefl.exchange.sums import MessageId, Sender
+from securefl.types import PROFILE
 
 RUN = "ab" * 32
 N, PRIMES = MATCHES.poly_degree, (70368743587841, 70368743669761)

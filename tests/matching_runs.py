@@ -18,12 +18,13 @@ from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.one_time import OneTimeKey, ring
 from securefl.crypto.params import MATCHES
 from securefl.exchange.officer import KeySet
-from securefl.exchange.profile_match import HEADER_BYTES, PROFILE, Profile, with_header
+from securefl.exchange.profile_match import HEADER_BYTES, Profile, with_header
 from securefl.exchange.sums import MessageId, Sealed, Sender
 from securefl.federation.client import Client
 from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl.runs.folder_reader import SELECTIONS, read_rows
 from securefl.selection.participation import RoundParticipants
+from securefl.types import PROFILE
 
 MODES = ("plain", "sealed")
 Q = 6

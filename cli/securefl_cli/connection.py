@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from securefl.network.refusals import Warned
+from securefl.network.saying import Warned
 from securefl_cli.key_options import keys_option, passphrase_file_option
 from securefl_cli.log import lines_are_of, say
 

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from securefl.io.text import printable
-from securefl.network.refusals import SESSION, Warned
+from securefl.network.saying import SESSION, Warned
 
 ENVIRONMENT = "SECUREFL_LOG"
 FORMS = ("plain", "text", "json")

@@ -12,7 +12,6 @@ import click
 
 from securefl.errors import ConfigError, RunFolderError
 from securefl.io.files import make_folder, write_whole
-from securefl.network.settings import check_scope, settings_digest, table_digests
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
 from securefl_cli.connection import FILE
@@ -49,6 +48,8 @@ def write_job(
         ConfigError: the settings cannot run there, or a site's name is none.
         RunFolderError: the folder is there already, or cannot be written.
     """
+    from securefl.network.settings import check_scope, settings_digest, table_digests
+
     check_scope(config)
     taking_part = _taking_part(config, sites, authority, officers)
     job = {"settings": settings_digest(config), "tables": table_digests(config)}

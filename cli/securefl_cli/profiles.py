@@ -47,7 +47,7 @@ def profiles(run_folder: Path) -> None:
 
 
 def _check(record: RunRecord) -> None:
-    if record.config.selection.name == "all":
+    if not record.config.selection.selects:
         raise RunFolderError(
             f"{record.path}: this run has all clients in every round, and selects none; make one "
             "that does with `securefl run --select fedprof`"

@@ -14,7 +14,8 @@ from rich.text import Text
 from securefl.errors import ConfigError
 from securefl.io.text import printable
 from securefl.recipes.recipe import Recipe, load_recipe, slug
-from securefl.settings.load import read_tables, suggestion
+from securefl.settings.load import read_tables
+from securefl.settings.reasons import suggestion
 from securefl_cli.progress import table_bar
 
 if TYPE_CHECKING:

@@ -276,7 +276,7 @@ def _serve_again(folder: RunFolder, config: Config, secrets: _Secrets, own: Own)
     """Go on as the server of the run in a folder."""
     from securefl.runs.folder_reader import CONFIG
     from securefl.runs.folder_writer import server_needed
-    from securefl_cli.serve import run_server
+    from securefl_cli.server_run import run_server
 
     start = folder.server_start()
     if start is None:

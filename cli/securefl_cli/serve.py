@@ -1,24 +1,13 @@
-"""A federation's run at its server, begun or gone on with.
-
-`securefl authority serve` and `securefl server serve`.
-"""
+"""`securefl authority serve` and `securefl server serve`."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 import click
 
-from securefl.errors import ConfigError
-from securefl.network.connect import Address
-from securefl.network.server import Patience, ServerProcess, server_job
-from securefl.runs.session import ServerStart
 from securefl.settings.load import load_config
-from securefl.settings.tables import Config
 from securefl_cli.connection import (
     AUTHORITY_KEYS,
     FILE,
@@ -36,59 +25,7 @@ from securefl_cli.connection import (
     settings_option,
 )
 from securefl_cli.log import log_option, say
-from securefl_cli.passphrase import (
-    ENVIRONMENT,
-    from_environment,
-    read_own_passphrase,
-    read_passphrase,
-)
-from securefl_cli.roles import rounds_left
-from securefl_keys.live_keys import SoundBundle, process_identity
-
-
-def run_server(
-    config: Config,
-    start: ServerStart,
-    path: Path,
-    passphrase_file: Path | None,
-    model: str | None,
-    admitted: Collection[str] = (),
-) -> None:
-    """Run all rounds that are left of the run in the folder `path`, as its server.
-
-    `start` is written down there, for `securefl run --resume`.
-
-    Raises:
-        ConfigError, KeyFileError, RunFolderError: a setting or a file is wrong, or the environment
-            holds a passphrase.
-    """
-    if from_environment() is not None:
-        raise ConfigError(
-            f"{ENVIRONMENT} is set, and a server's environment is to hold no secret: unset it "
-            "here, and give --passphrase-file, or type the passphrase"
-        )
-    at, sound = Address.parse(start.listen), SoundBundle.load(start.bundle, "server")
-    job = server_job(config, model, start.data)
-    passphrase = read_own_passphrase(passphrase_file, start.identity)
-    mine = process_identity(start.identity, passphrase, sound.ca, "server")
-    introduce(mine, "server", start.identity)
-    patience = Patience(start.joining_s, start.timeout_s, start.away_s)
-    process = ServerProcess(mine, sound, job, patience, say)
-    with rounds_left(path, config, say, admitted) as folder:
-        if folder:
-            folder.note_server(start)
-            with metrics_at(start.metrics, process.monitor, "server"), _resumed_by(path):
-                run_until_done(process.run(at, folder))
-
-
-@contextmanager
-def _resumed_by(path: Path) -> Iterator[None]:
-    """Within, Ctrl-C says the command that goes on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(f"Go on with: {shlex.join(['securefl', 'run', '--resume', str(path)])}")
-        raise
+from securefl_cli.passphrase import read_passphrase
 
 
 @click.group()
@@ -317,6 +254,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     """  # noqa: D301
     config = load_config(config_file, settings)
     from securefl.runs.session import ServerStart
+    from securefl_cli.server_run import run_server
 
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
     start = ServerStart(

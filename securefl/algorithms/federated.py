@@ -26,11 +26,12 @@ from securefl.algorithms.algorithm import (
     with_gains,
 )
 from securefl.algorithms.local_sgd import local_sgd
-from securefl.algorithms.normalisation.policy import Normalisation, RoundNorm, aggregated
+from securefl.algorithms.normalisation.averaged_bn import aggregated
+from securefl.algorithms.normalisation.policy import Policy, RoundNorm
 from securefl.algorithms.servers.average import Average
-from securefl.algorithms.servers.server_optimiser import Averaged, ServerOptimiser
+from securefl.algorithms.servers.server_optimiser import Averaged, ServerSteps
 from securefl.algorithms.solvers.sgd import SGD
-from securefl.algorithms.solvers.solver import End, Solver, Start
+from securefl.algorithms.solvers.solver import End, LocalSolver, Start
 from securefl.exchange.sums import Exchange
 from securefl.norms.watch import WatchedMoments, observed_batch_norm
 from securefl.types import Contribution, Kind, Memory, NamedTensors, Plan, State, Total
@@ -50,9 +51,9 @@ class Momentum(StrEnum):
 class Federated:
     """Any normalisation with any solver, any momentum and any server optimiser."""
 
-    normalisation: Normalisation = aggregated
-    solver: Solver = field(default_factory=SGD)
-    server: ServerOptimiser = field(default_factory=Average)
+    normalisation: Policy = aggregated
+    solver: LocalSolver = field(default_factory=SGD)
+    server: ServerSteps = field(default_factory=Average)
     momentum: Momentum = Momentum.RESET
     sealed: frozenset[Kind] = frozenset()
     """Kinds that travel encrypted, and so with gains."""

@@ -15,7 +15,7 @@ from securefl.data.samples import samples, whole
 from securefl.data.split import Labelled
 from securefl.errors import DataError
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
-from securefl.settings.families import POOLED
+from securefl.settings.axes import Normalises
 from securefl.settings.tables import Config
 from securefl.task import Task
 from securefl.types import Kind
@@ -44,13 +44,13 @@ def subject(config: Config, name: str, model: nn.Module, task: Task) -> Target:
     others = [client for i, client in enumerate(clients) if i != attacked]
     about = name, model, clients[attacked], whole(task.test, "the test data")
     size = config.train.batch_size
-    match config.algorithm.name:
-        case "fedtan" | "fedtan-ii" if others:
+    match config.algorithm.normalises:
+        case Normalises.BY_POOLED if others:
             return Target(*about, NormalisedBatch.POOLED, others=_first(others, size))
-        case "forward-only" if others:
+        case Normalises.BY_POOLED_CONSTANTS if others:
             given, _ = pooled(model, *(_first([client], size) for client in clients))
             return Target(*about, NormalisedBatch.GIVEN, given=given)
-        case "fixbn":
+        case Normalises.BY_CONSTANTS:
             return Target(*about, NormalisedBatch.GIVEN)
         case _:
             return Target(*about, NormalisedBatch.BATCH)
@@ -60,13 +60,13 @@ def sent(config: Config, ledger: Sequence[Entry], task: Task) -> SentStatistics:
     """Tracing's: which statistics of clients the ledger has, and in which form."""
     table, sealed = config.privacy, sealed_kinds(config)
     sizes = [len(samples(data, "a client")) for data in task.clients]
-    steps = 1 if config.algorithm.name in POOLED else config.algorithm.local_steps
+    steps = 1 if config.algorithm.pools else config.algorithm.local_steps
     profiles = _form(ledger, Kind.PROFILES)
     n_records = min(sizes)
     if profiles is Shown.NOT_SENT:
         n_records = min(n_records, config.train.batch_size * steps)
     noisy = table.level == "record" and (
-        config.algorithm.name == "fixbn" or Kind.PROFILES in sealed
+        config.algorithm.releases_statistics or Kind.PROFILES in sealed
     )
     return SentStatistics(
         _form(ledger, Kind.STATISTICS),
@@ -74,7 +74,7 @@ def sent(config: Config, ledger: Sequence[Entry], task: Task) -> SentStatistics:
         n_clients=max(1, len({e.sender for e in ledger} - {SERVER, AUTHORITY})),
         n_records=n_records,
         least=config.exchange.min_clients,
-        layer=config.selection.layer,
+        layer=config.selection.profiled_layer,
         sigma=table.statistics_sigma if noisy else None,
         clip=table.statistics_clip,
         client_sigma=table.sigma if table.level == "client" else None,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from torch import nn
 
 from securefl.algorithms.algorithm import Algorithm
-from securefl.build.algorithm import n_selected
 from securefl.build.privacy import fewest_shares
 from securefl.errors import ConfigError
 from securefl.exchange.card_keys import Quorum
@@ -85,9 +84,9 @@ def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clien
                 "come from privacy.warm_up) has none to send: nothing would be encrypted; set "
                 'exchange.encrypt = "none", or "model"'
             )
-    n, found = n_selected(config, n_clients), f"{n_clients} clients"
-    if config.selection.name != "all":
-        found = f"selection.fraction = {config.selection.fraction} of {found} are {n} in a round"
+    n, found = config.selection.n_selected(n_clients), f"{n_clients} clients"
+    if config.selection.selects:
+        found = f"selection.fraction of {found} selects {n} for a round"
     if exchange.seals_sums and n < least:
         raise ConfigError(
             f"{found}: the authority opens totals of at least exchange.min_clients = {least}; "

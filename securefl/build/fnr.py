@@ -12,9 +12,9 @@ import torch
 
 from securefl.algorithms.algorithm import Algorithm, Sgd
 from securefl.algorithms.federated import Federated
-from securefl.algorithms.fnr import FNR, Match, Ranking
-from securefl.algorithms.public_training import PublicData, ServerTuned
-from securefl.build.algorithm import n_selected
+from securefl.algorithms.fnr import FNR
+from securefl.algorithms.public_training import ServerTuned
+from securefl.algorithms.refinements import RefinementContext
 from securefl.build.exchange import least_clients
 from securefl.data.public import check_disjoint
 from securefl.data.resident import near
@@ -24,29 +24,26 @@ from securefl.settings.tables import Config
 from securefl.task import Task
 
 
-def refined(
-    config: Config, task: Task, inner: Federated, sgd: Callable[[int], Sgd]
-) -> Federated | FNR | ServerTuned:
+def refined(config: Config, task: Task, inner: Federated, sgd: Callable[[int], Sgd]) -> Algorithm:
     """Wrap `inner` in the refinement that the settings name.
 
     Raises:
         ConfigError: it needs public samples, and the task has none.
     """
-    table = config.fnr
-    if table.name == "none":
+    if not config.fnr.trains:
         return inner
     if task.public is None:
         raise ConfigError(
-            f'fnr.name = "{table.name}" trains on public samples, and the task has none: give it '
-            'some that no client holds, Task(public=(x, y)); or set fnr.name = "none"'
+            f'fnr.name = "{config.fnr.name}" trains on public samples, and the task has none: give '
+            'it some that no client holds, Task(public=(x, y)); or set fnr.name = "none"'
         )
     found = {"the public set": samples(task.public, "the public set")}
     (held,) = near(found, task.model).values()
-    public = PublicData(held, table.batch_size, table.epochs, config.run.seed)
-    if table.name == "server":
-        return ServerTuned(inner, public, task.model, task.loss, sgd)
-    ranking = Ranking.NOISY if config.privacy.level == "client" else Ranking.EXACT
-    return FNR(inner, public, table.share, table.strength, Match(table.name), ranking)
+    noisy = config.privacy.level == "client"
+    seed = config.run.seed
+    context = RefinementContext(held, task.model, task.loss, sgd, seed, noisy=noisy)
+    refined: Algorithm = config.fnr.around(inner, context)
+    return refined
 
 
 def check_refinement(
@@ -70,7 +67,7 @@ def check_refinement(
         DataError: a client holds a public sample, or is tested on one.
     """
     if isinstance(algorithm, FNR):
-        algorithm.n_refined(n_selected(config, len(clients)))
+        algorithm.n_refined(config.selection.n_selected(len(clients)))
     others = {name: clients[name] for name in here}
     others |= dict(_tested(task) if config.samples is None else _tested_at(task, clients, here))
     for public in _public_sets(task, algorithm):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import Loss
 from securefl.algorithms.rng_isolation import seeded_layers
-from securefl.build.algorithm import clipping_of
+from securefl.build.privacy import clipping_of
 from securefl.data.samples import Samples
 from securefl.errors import ConfigError
 from securefl.norms.frozen import at_rest_twin
@@ -30,7 +30,7 @@ def guard(config: Config, model: nn.Module, loss: Loss, data: Mapping[str, Sampl
     """
     if config.privacy.level != "record":
         return
-    frozen = config.algorithm.name == "fixbn"
+    frozen = config.algorithm.releases_statistics
     trained = at_rest_twin(model) if frozen else copy.deepcopy(model)
     first = next(iter(data.values()))
     x, y = first.take(torch.arange(PROBED) % len(first))

@@ -9,7 +9,7 @@ from torch import nn
 
 from securefl.algorithms.algorithm import Algorithm
 from securefl.algorithms.participation import Aggregation, Participating
-from securefl.build.algorithm import chosen_algorithm, clients_keep_layers
+from securefl.build.algorithm import chosen_algorithm
 from securefl.build.exchange import check_sealed, least_clients, sealed_kinds
 from securefl.build.fnr import check_refinement, expected_public, fewest_clients, refined
 from securefl.build.independence_check import guard
@@ -36,7 +36,7 @@ from securefl.federation.query import SCORE_MEAN
 from securefl.federation.server import WeightShares
 from securefl.federation.training import Training
 from securefl.privacy.odometer import Spending
-from securefl.settings.fnr import FnrTable
+from securefl.settings.axes import REFINEMENTS
 from securefl.settings.tables import Config
 from securefl.task import Task, client_data, configured_task, own_settings, placed
 from securefl.types import Kind, MessageSpec, Plan
@@ -82,7 +82,7 @@ class Job:
     @property
     def scores_at_clients(self) -> bool:
         """True where clients score the model, having layers or test data of their own."""
-        return bool(self.task.client_tests) or clients_keep_layers(self.config)
+        return bool(self.task.client_tests) or bool(self.config.algorithm.kept)
 
     @property
     def score_sums(self) -> tuple[MessageSpec, ...]:
@@ -96,7 +96,7 @@ class Job:
 
         None where clients are drawn with replacement: one counts as often as it is drawn.
         """
-        if self.config.selection.replacement == "with":
+        if self.config.selection.repeats:
             return None
         return WeightShares(self.weights, self.equal_weight, told=self.config.samples is None)
 
@@ -143,7 +143,7 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
     check_sealed(config, algorithm, task.model, len(data))
     needed = max(fewest_clients(config, algorithm), fewest_shares(config, len(data)))
     public_samples = expected_public(algorithm)
-    aggregation = Aggregation(config.selection.aggregation)
+    aggregation = Aggregation.FULL if config.selection.counts_all else Aggregation.PARTIAL
     everyone = None if config.samples else sum(weights.values())
     algorithm = Participating(algorithm, len(data), everyone, aggregation)
     algorithm = client_level(config, algorithm, task.model, len(data))
@@ -181,9 +181,9 @@ def _plan_of(algorithm: Algorithm, model: nn.Module) -> Callable[[int], Plan]:
 
 def _part_of(config: Config, task: Task, here: Collection[str] | None) -> Config:
     """Return the settings without the server's training on public samples, at a party without."""
-    if here is None or task.public is not None or config.fnr.name != "server":
+    if here is None or task.public is not None or not config.fnr.trains or config.fnr.refines:
         return config
-    return config.model_copy(update={"fnr": FnrTable()})
+    return config.model_copy(update={"fnr": REFINEMENTS.by_default()})
 
 
 def _algorithm(config: Config, task: Task, training: Training, n_clients: int) -> Algorithm:

@@ -14,14 +14,13 @@ from securefl.algorithms.features import last_linear
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import ACCURACIES, NORMS
 from securefl.algorithms.public_training import Objective, PublicData, train_on_public
-from securefl.build.algorithm import clipping_of, n_selected, randomness_of, switch_round
 from securefl.build.training import schedule
 from securefl.data.samples import samples
 from securefl.errors import ConfigError
 from securefl.norms.find import batch_normalising, variances
-from securefl.norms.frozen import Freeze
 from securefl.privacy.client_level import ClientLevel
 from securefl.privacy.clipped import Quantile
+from securefl.privacy.clipping import Clipping
 from securefl.privacy.distributed_noise import ClientNoise, DistributedNoise
 from securefl.privacy.dp_fixbn import DpFixBN, StatisticsRelease, evenly
 from securefl.privacy.dp_sgd import DpSgd, PrivateStep
@@ -33,12 +32,21 @@ from securefl.privacy.events import (
     WithoutPrivacy,
 )
 from securefl.privacy.odometer import Spending
-from securefl.settings.families import REFINED
+from securefl.privacy.randomness import RandomnessOf, Seeded, secret
 from securefl.settings.tables import Config
 from securefl.task import Task
-from securefl.types import Kind, Plan
+from securefl.types import Freeze, Kind, Plan
 
-FIXBN = "fixbn"
+
+def clipping_of(config: Config) -> Clipping:
+    """Return the rule that bounds norms; an adaptive C clips flat."""
+    adaptive = config.privacy.clipping == "adaptive"
+    return Clipping.FLAT if adaptive else Clipping(config.privacy.clipping)
+
+
+def randomness_of(config: Config) -> RandomnessOf:
+    """Return the source of all of a client's noise."""
+    return Seeded if config.privacy.noise == "seeded" else secret
 
 
 def check_delta(config: Config, n_clients: int) -> None:
@@ -59,7 +67,7 @@ def check_delta(config: Config, n_clients: int) -> None:
 def shares_of(config: Config, n_clients: int) -> DistributedNoise:
     """Return the clients' shares of a round's noise; raises ConfigError where too few would."""
     table = config.privacy
-    return DistributedNoise(n_selected(config, n_clients), table.dropouts, table.colluders)
+    return DistributedNoise(config.selection.n_selected(n_clients), table.dropouts, table.colluders)
 
 
 def fewest_shares(config: Config, n_clients: int) -> int:
@@ -82,7 +90,7 @@ def record_level(config: Config, inner: Federated, n_clients: int, batch_size: i
         _quantile(config, batch_size),
     )
     private = replace(inner, solver=DpSgd(inner.solver, step, randomness_of(config)))
-    if config.algorithm.name != FIXBN:
+    if not config.algorithm.releases_statistics:
         return private
     release = StatisticsRelease(
         table.statistics_clip,
@@ -91,7 +99,7 @@ def record_level(config: Config, inner: Federated, n_clients: int, batch_size: i
         records,
         randomness_of(config),
     )
-    policy = DpFixBN(_released_in(config), release, Freeze(config.algorithm.freeze))
+    policy = DpFixBN(_released_in(config), release, config.algorithm.frozen or Freeze.STATISTICS)
     return replace(private, normalisation=policy)
 
 
@@ -102,7 +110,7 @@ def client_level(config: Config, inner: Algorithm, model: nn.Module, n_clients: 
         return inner
     shares = shares_of(config, n_clients)
     bounds = {}
-    if config.fnr.name in REFINED:
+    if config.fnr.refines:
         n_classes = last_linear(model).out_features
         norms = table.statistics_clip * sqrt(2 * n_classes)
         bounds = {ACCURACIES: 1.0, NORMS: norms}  # a client counts one at one level
@@ -169,26 +177,29 @@ def _of_records(config: Config, done: int, n_layers: int) -> list[PrivacyEvent]:
     assert table.records is not None  # noqa: S101 -- for mypy: the settings are checked
     rate = config.train.batch_size / table.records
     events: list[PrivacyEvent] = [SampledGaussian(table.sigma, rate, steps)]
-    if config.algorithm.name == FIXBN and done in _released_in(config):
+    if config.algorithm.releases_statistics and done in _released_in(config):
         events.append(Gaussian(table.statistics_sigma, n_layers))
     return events
 
 
 def _of_selection(config: Config) -> list[PrivacyEvent]:
     """Return the releases of selection: in a round, each question is asked once at most."""
-    name = config.selection.name
-    if config.selection.asks_for_profiles:
+    selection = config.selection
+    if selection.asks_for_profiles:
         return [Gaussian(config.privacy.statistics_sigma)]
-    if name in {"afl", "data-share", "fedprof"}:
-        told = "losses and numbers of records" if name == "afl" else "numbers of records"
-        return [WithoutPrivacy(f'selection.name = "{name}" (clients tell their {told})')]
+    if selection.tells:
+        told = f'selection.name = "{selection.name}" (clients tell their {selection.tells})'
+        return [WithoutPrivacy(told)]
     return []
 
 
 def _released_in(config: Config) -> frozenset[int]:
     if config.privacy.warm_up:
         return frozenset()
-    releases, switch = config.privacy.releases, switch_round(config) or 0
+    releases, switch = (
+        config.privacy.releases,
+        config.algorithm.switch_round(config.run.rounds) or 0,
+    )
     found = evenly(releases, switch)
     if len(found) < releases:
         raise ConfigError(
@@ -200,7 +211,9 @@ def _released_in(config: Config) -> frozenset[int]:
 
 def _in_shares(config: Config) -> bool:
     level = config.privacy.level
-    released = level == "record" and config.algorithm.name == FIXBN and not config.privacy.warm_up
+    released = (
+        level == "record" and config.algorithm.releases_statistics and not config.privacy.warm_up
+    )
     return level == "client" or released
 
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from securefl.build.exchange import is_blind
 from securefl.build.job import Job
 from securefl.build.selection import numbers_of
-from securefl.exchange.profile_match import PROFILE
 from securefl.federation.message import CARD
-from securefl.federation.query import LOSS, SIZE
 from securefl.privacy.history import History
-from securefl.settings.tables import Weights
-from securefl.types import Weighing
+from securefl.settings.axes import Weights
+from securefl.types import LOSS, PROFILE, SIZE, Weighing
 
 NUMBERS = {
     SIZE: "its number of training samples",

@@ -5,63 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from securefl.build.algorithm import n_selected, randomness_of
 from securefl.build.job import Job
+from securefl.build.privacy import randomness_of
 from securefl.errors import ConfigError
 from securefl.exchange.noise import ScoreNoise
-from securefl.exchange.profile_match import PROFILE
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.engine import Engine
 from securefl.federation.profile_match import MatchChannel, ProfileQuestion
-from securefl.federation.query import LOSS, SCORES, SIZE, Profiling
+from securefl.federation.query import SCORES, Profiling
 from securefl.federation.questions import NumberQuestion, Question
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
 from securefl.federation.training import DEVICES, PROFILING, round_generator
 from securefl.privacy.private_profiles import PrivateProfiler
 from securefl.privacy.randomness import Randomness, Secret, secret
-from securefl.selection.afl import Afl
-from securefl.selection.cfcfm import Cfcfm
-from securefl.selection.data_share import ByDataShare
 from securefl.selection.device_simulation import ClientWorkloads, SimulatedDevices
-from securefl.selection.draw import Replacement
 from securefl.selection.fairness import FairnessFloor
-from securefl.selection.fedprof import Alpha, FedProf, Theorem1
-from securefl.selection.participation import Choice, Conditions, Participation
+from securefl.selection.participation import Conditions, Participation, RoundSelection
 from securefl.selection.selector import Selector
-from securefl.selection.uniform import Random
-from securefl.settings.selection import SelectionTable
 from securefl.settings.tables import Config
-
-
-def chosen_selector(table: SelectionTable, clients: Sequence[str]) -> Selector:
-    """Build the selector that the settings name.
-
-    Raises:
-        ConfigError: a penalty factor for a client that there is none of.
-    """
-    if strangers := sorted(table.alpha_by_client.keys() - set(clients)):
-        raise ConfigError(
-            f"selection.alpha_by_client names {', '.join(strangers)}: the clients are "
-            f"{clients[0]} to {clients[-1]}"
-        )
-    replacement = Replacement(table.replacement)
-    selector: Selector
-    match table.name:
-        case "data-share":
-            selector = ByDataShare(replacement)
-        case "fedprof":
-            alpha = table.alpha
-            penalty = Theorem1() if alpha == "theorem1" else Alpha(alpha, table.alpha_by_client)
-            selector = FedProf(penalty, replacement)
-        case "afl":
-            selector = Afl(table.excluded, table.sharpness, table.uniform)
-        case "cfcfm":
-            selector = Cfcfm()
-        case _:
-            selector = Random(replacement)
-    return selector
+from securefl.types import PROFILE, SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +50,15 @@ def participation(config: Config, ground: Ground) -> Participation:
     """
     table, clients, job = config.selection, list(ground.job.names), ground.job
     choice = None
-    if table.name != "all":
-        selector = chosen_selector(table, clients)
-        choice = Choice(
-            FairnessFloor(selector, table.fairness) if table.fairness else selector,
-            n_selected(config, len(clients)),
-            _questions(config, ground),
-            isinstance(selector, Cfcfm),
-            selector if isinstance(selector, FedProf) else None,
+    if isinstance(table, Selector):
+        table.require_clients(clients)
+        wait = table.longest_wait
+        choice = RoundSelection(
+            FairnessFloor(table, wait) if wait else table,
+            table.n_selected(len(clients)),
+            [_question(name, ground) for name in table.asked],
+            table.needs_devices,
+            table.scores,
         )
     return Participation(
         clients,
@@ -108,32 +73,15 @@ def participation(config: Config, ground: Ground) -> Participation:
     )
 
 
-def asked_for(table: SelectionTable) -> tuple[str, ...]:
-    """Return the names of the answers that the selector needs from clients."""
-    match table.name:
-        case "fedprof" if table.asks_for_profiles:
-            return (PROFILE,)
-        case "afl":
-            return LOSS, SIZE
-        case "data-share" | "fedprof":
-            return (SIZE,)
-        case _:
-            return ()
-
-
 def numbers_of(job: Job) -> tuple[str, ...]:
     """Return the names of the answers that a job asks of single clients, scores among them."""
     scores = SCORES if job.scores_at_clients and not job.score_sums else ()
-    return (*asked_for(job.config.selection), *scores)
+    return (*job.config.selection.asked, *scores)
 
 
 def most_times(config: Config, n_clients: int) -> int:
     """Return how often one client may count in a round: once, except in draws with replacement."""
-    return n_selected(config, n_clients) if config.selection.replacement == "with" else 1
-
-
-def _questions(config: Config, ground: Ground) -> list[Question]:
-    return [_question(name, ground) for name in asked_for(config.selection)]
+    return config.selection.n_selected(n_clients) if config.selection.repeats else 1
 
 
 def _question(name: str, ground: Ground) -> Question:
@@ -144,8 +92,8 @@ def _question(name: str, ground: Ground) -> Question:
     public = ground.job.public
     if public is None:
         raise ConfigError(
-            'selection.name = "fedprof": the server compares profiles with that of its own '
-            "samples: give Task(public=(x, y)), which no client holds"
+            f'selection.name = "{ground.job.config.selection.name}": the server compares profiles '
+            "with that of its own samples: give Task(public=(x, y)), which no client holds"
         )
     model, profiling = ground.job.task.model, ground.profiling
     return ProfileQuestion(ground.cards, profiling, model, public, ground.channel)
@@ -164,7 +112,7 @@ def profiling_of(config: Config, clients: Sequence[str]) -> Profiling:
     table = config.privacy
     private = PrivateProfiler(table.statistics_clip, table.statistics_sigma)
     profiler = private if table.level == "record" else None
-    return Profiling(config.selection.layer, profiler, _randomness(config, clients))
+    return Profiling(config.selection.profiled_layer, profiler, _randomness(config, clients))
 
 
 def _randomness(config: Config, clients: Sequence[str]) -> Callable[[int, str], Randomness]:

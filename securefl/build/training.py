@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from securefl.algorithms.algorithm import Loss, Sgd, averaged_tensors
-from securefl.build.algorithm import n_selected
 from securefl.errors import ConfigError
 from securefl.federation.training import Schedule, Training
-from securefl.settings.tables import Config, Weights
+from securefl.settings.axes import Weights
+from securefl.settings.tables import Config
 from securefl.types import Floats, Kind
 
 
@@ -69,8 +69,8 @@ def client_weights(
         case Weights.UNIFORM:
             sizes, most = dict.fromkeys(known, 1), 1
     bound = _next_power_of_two(most * len(sizes) if config.samples else sum(sizes.values()))
-    if config.selection.replacement == "with":  # one client may count as often as clients are drawn
-        bound *= _next_power_of_two(n_selected(config, len(sizes)))
+    if config.selection.repeats:  # one client may count as often as clients are drawn
+        bound *= _next_power_of_two(config.selection.n_selected(len(sizes)))
     return {name: size / bound for name, size in sizes.items()}
 
 

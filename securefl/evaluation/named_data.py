@@ -35,8 +35,6 @@ from securefl.trial import labelled, require_plain, tried
 from securefl.types import NamedTensors
 
 BATCH_SIZE = 32  # UniFed's, where nothing else is said
-_LOCAL_STATISTICS = {"fedbn": "BN", "silobn": "the BN statistics"}
-"""Algorithms whose server never learns BN statistics, and the part that stays at the clients."""
 
 
 class UntrainedStatistics(UserWarning):
@@ -161,20 +159,21 @@ def with_trained_tensors(folder: Path, model: nn.Module) -> nn.Module:
 
 def check_global_model(config: Config) -> None:
     """Raise ConfigError for a run whose clients share nothing."""
-    if config.algorithm.name == "singlenet":
+    if not config.algorithm.global_model:
         raise ConfigError(
-            'algorithm.name = "singlenet" trains no global model, so there is none to score on '
+            f'algorithm.name = "{config.algorithm.name}" trains no global model, so there is none '
+            "to score on "
             'other data; use "fedavg" or another that averages'
         )
 
 
 def untrained_statistics(config: Config) -> str:
     """Return a note where the global BN statistics are not of training; empty elsewhere."""
-    name = config.algorithm.name
-    if name not in _LOCAL_STATISTICS:
+    algorithm = config.algorithm
+    if not algorithm.statistics_stay:
         return ""
     return (
-        f"{name} keeps {_LOCAL_STATISTICS[name]} at its clients, so the global statistics are "
+        f"{algorithm.name} keeps {algorithm.kept} at its clients, so the global statistics are "
         "those from before training (UniFed)."
     )
 

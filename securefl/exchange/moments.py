@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from jaxtyping import Float
 from torch import Tensor
 
 from securefl.exchange.collective import client_sum, with_gradient_sum
 from securefl.exchange.sums import Exchange
-from securefl.types import Kind, MessageSpec, Total
+from securefl.types import Gradients, Kind, MessageSpec, Moments, Total
 
 Channels = Float[Tensor, " C"]
 Batch = Float[Tensor, "B C ..."]
@@ -30,24 +29,6 @@ class Pooled:
     """Biased: divided by the number of values, as in the papers."""
     share: float | Channels
     """p_i, this client's share of the union; of clients side by side, by channel."""
-
-
-class Moments(StrEnum):
-    """How the moments travel forward."""
-
-    TWO_PASS = "two-pass"  # noqa: S105 -- no password
-    """The mean, then the variance about the global mean: 3 messages a layer with the backward."""
-    FUSED = "fused"
-    """Both in one message, as moments about a shared reference: 2 messages a layer."""
-
-
-class Gradients(StrEnum):
-    """Whose gradients of the statistics flow backward."""
-
-    SHARED = "shared"
-    """The sum over clients, Eq. (41): FedTAN."""
-    OWN = "own"
-    """Each client's own: FedAvg with Algorithm 2 alone, the forward-only variant."""
 
 
 def channel_mean(y: Batch) -> Channels:

@@ -110,9 +110,8 @@ def divergence(profile: Profile, baseline: Profile) -> float:
     return float((ratio_Q + shift_Q - ratio_Q.log() - 1).mean() / 2)
 
 
-PROFILE, SCORE, UNIT = "profile", "profile/score", "profile/unit"
-"""Names of the messages: a client's profile, what the server makes of it, and what all measure in.
-"""
+SCORE, UNIT = "profile/score", "profile/unit"
+"""Names of the messages with what the server makes of a profile, and with what all measure in."""
 _HEADER = struct.Struct("<4sIQ")
 _MAGIC = b"prf1"
 HEADER_BYTES = _HEADER.size

@@ -19,7 +19,7 @@ from securefl.errors import BlindTotalRefused, ConfigError, DataError, PeerError
 from securefl.exchange.blind import BlindReader, BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.layout import gains_of, pack
-from securefl.exchange.profile_match import PROFILE, Profile, ProfileSealer
+from securefl.exchange.profile_match import Profile, ProfileSealer
 from securefl.exchange.sums import ONE_TIME, MessageId, OpenedSum, Sealed, Sealer, Sender
 from securefl.federation.contribution import PlainContribution
 from securefl.federation.message import (
@@ -33,7 +33,7 @@ from securefl.federation.message import (
 )
 from securefl.federation.total import RELEASED, read_total
 from securefl.io.uncopyable import Held
-from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
+from securefl.types import PROFILE, Kind, MessageSpec, NamedTensors, Weighing
 
 
 @dataclass(slots=True)

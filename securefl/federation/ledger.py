@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from securefl.types import Kind, NamedTensors
 
@@ -35,7 +35,7 @@ class Entry:
     """Length of the whole message in bytes, header and signature included."""
 
 
-Content = bytes | NamedTensors
+Content: TypeAlias = "bytes | NamedTensors"
 """Content of a message: its bytes, or the tensors that a simulation hands over in memory."""
 
 

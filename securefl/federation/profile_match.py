@@ -21,15 +21,7 @@ from securefl.data.samples import Samples
 from securefl.errors import DataError, Diverged, MessageRefused
 from securefl.exchange.noise import ScoreNoise
 from securefl.exchange.one_time_match import OneTimeMatcher
-from securefl.exchange.profile_match import (
-    PROFILE,
-    SCORE,
-    UNIT,
-    Matcher,
-    PlainMatch,
-    Profile,
-    range_unit,
-)
+from securefl.exchange.profile_match import SCORE, UNIT, Matcher, PlainMatch, Profile, range_unit
 from securefl.federation.cards import Cards
 from securefl.federation.contribution import Refused
 from securefl.federation.engine import Opener
@@ -39,7 +31,7 @@ from securefl.federation.message import NUMBER, Expected, n_message_bytes
 from securefl.federation.query import Profiling, Query, inputs
 from securefl.federation.questions import Quantity
 from securefl.federation.survey import ProfileSurvey, ScoreRequest, profiled_under
-from securefl.types import Kind, State
+from securefl.types import PROFILE, Kind, State
 
 
 class MatchChannel(Protocol):

@@ -20,7 +20,7 @@ from securefl.algorithms.scoring import Score, mean_loss
 from securefl.data.samples import Samples, in_order
 from securefl.errors import DataError, ValueRefused
 from securefl.exchange.noise import Draw
-from securefl.exchange.profile_match import PROFILE, Profile
+from securefl.exchange.profile_match import Profile
 from securefl.federation.client import Client
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.contribution import Refused
@@ -28,7 +28,18 @@ from securefl.federation.message import CARD
 from securefl.federation.survey import profiled_under
 from securefl.federation.total import state_digest
 from securefl.privacy.randomness import Randomness, Secret
-from securefl.types import Kind, Memory, MessageSpec, NamedTensors, Plan, State, Weighing
+from securefl.types import (
+    LOSS,
+    PROFILE,
+    SIZE,
+    Kind,
+    Memory,
+    MessageSpec,
+    NamedTensors,
+    Plan,
+    State,
+    Weighing,
+)
 
 
 class Profiler(Protocol):
@@ -73,7 +84,6 @@ def inputs(data: Samples) -> Iterator[Tensor]:
     return (x for x, _ in in_order(data))
 
 
-SIZE, LOSS = "selection/size", "selection/loss"
 SCORE_VALUE, SCORE_LOSS = SCORES = "score/value", "score/loss"
 """Names of a client's score by the run's metric and by its loss, where it has a model or test data
 of its own and the server reads each client's."""

@@ -14,10 +14,10 @@ from securefl.federation.engine import Engine
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry
 from securefl.federation.message import NUMBER, n_message_bytes, number_expected
-from securefl.federation.query import LOSS, SCORE_LOSS, SCORE_VALUE, SIZE, Query
+from securefl.federation.query import SCORE_LOSS, SCORE_VALUE, Query
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
-from securefl.types import Kind, State
+from securefl.types import LOSS, SIZE, Kind, State
 
 Quantity = Literal["divergence", "loss", "n_samples"]
 """Quantity of single clients that selectors go by."""

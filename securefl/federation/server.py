@@ -12,7 +12,7 @@ import torch
 from securefl.errors import Duplicate, MessageRefused, TotalRefused
 from securefl.exchange.blind import n_client_bytes
 from securefl.exchange.plain import PlainChannel, PlainSum
-from securefl.exchange.profile_match import PROFILE, Matcher, Profile
+from securefl.exchange.profile_match import Matcher, Profile
 from securefl.exchange.sums import Adder, OpenedSum, RunningSum, Values
 from securefl.federation.contribution import PlainContribution, PlainRows
 from securefl.federation.incidents import Incident
@@ -28,7 +28,7 @@ from securefl.federation.message import (
 )
 from securefl.federation.survey import NumberRange, NumberSurvey, ProfileSurvey
 from securefl.federation.total import RELEASED, Terms, n_total_bytes
-from securefl.types import Kind, MessageSpec, State, Weighing
+from securefl.types import PROFILE, Kind, MessageSpec, State, Weighing
 
 WEIGHT_MARGIN = 0.01
 """Largest relative error of a sealed total's weight against its clients': more than rounding's."""

@@ -46,7 +46,7 @@ from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import ProcessIdentity, name_of
 from securefl.network.limits import Announced
 from securefl.network.monitor import AuthorityMonitor
-from securefl.network.refusals import SESSION, Warned
+from securefl.network.saying import SESSION, Warned
 from securefl.network.settings import check_officers, check_scope
 from securefl.network.trust import Keeper, MemberStanding
 from securefl.runs.folder_reader import OPENINGS

@@ -27,7 +27,7 @@ from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import ProcessIdentity
 from securefl.network.party import GONE, ClientParty, PartySession
-from securefl.network.refusals import SESSION, Warned
+from securefl.network.saying import SESSION, Warned
 from securefl.network.settings import check_officers, settings_digest, table_digests
 from securefl.network.trust import TrustedBundle
 from securefl.runs.session import torch_threads
@@ -103,7 +103,7 @@ class ClientProcess:
         are not in the last one.
         """
         config, asked = self.party.job.config, self._asked[self._job]
-        return asked == config.run.rounds or (asked > 0 and config.selection.name != "all")
+        return asked == config.run.rounds or (asked > 0 and config.selection.selects)
 
     async def _take_part(self, link: Link) -> None:
         welcome = await self._welcome(link)

@@ -6,23 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from securefl.errors import PeerError
 from securefl.network import bodies
 from securefl.network.frames import Frame, Link
+from securefl.network.saying import Warned
 from securefl.network.stream import FINISH_S
-
-SESSION: ContextVar[str] = ContextVar("session", default="")
-"""Id of the session that this process takes part in; threads and tasks that begin in it have it."""
-
-
-class Warned(str):
-    """A line on something that an operator may have to look at."""
-
-    __slots__ = ()
-
 
 MOST_LINES = 3
 """Lines on one caller within `WITHIN_S`."""

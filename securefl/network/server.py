@@ -31,7 +31,6 @@ from securefl.exchange.answers import numbered
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.one_time import OneTimeAdder
-from securefl.exchange.profile_match import PROFILE
 from securefl.exchange.sums import Adder, OpenedSum
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
@@ -63,7 +62,7 @@ from securefl.network.identity import ProcessIdentity, name_of
 from securefl.network.members import Members
 from securefl.network.monitor import EVALUATE, OPEN, ServerMonitor
 from securefl.network.officers import OfficerLines, RemoteOfficers, gathered
-from securefl.network.refusals import SESSION, Warned
+from securefl.network.saying import SESSION, Warned
 from securefl.network.scores import Scores
 from securefl.network.settings import (
     check_officers,
@@ -80,7 +79,7 @@ from securefl.runs.folder_writer import RunFolder
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
 from securefl.runs.session import PROCESSES, InFlight
 from securefl.settings.tables import Config
-from securefl.types import Kind, MessageSpec, State
+from securefl.types import PROFILE, Kind, MessageSpec, State
 
 Result = TypeVar("Result")
 Request = TypeVar("Request")

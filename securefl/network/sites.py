@@ -42,7 +42,7 @@ from securefl.network.identity import name_of
 from securefl.network.limits import Place, Room
 from securefl.network.members import Members
 from securefl.network.monitor import TRAIN, WAIT
-from securefl.network.refusals import Warned
+from securefl.network.saying import Warned
 from securefl.network.trust import TrustedBundle
 from securefl.runs.session import InFlight
 from securefl.types import Memory, State

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from enum import StrEnum
 from typing import final
 
 import torch
@@ -19,18 +18,9 @@ from securefl.errors import DataError
 from securefl.exchange.moments import along_channels
 from securefl.norms.find import TORCH_FORWARDS, BatchNorm, batch_norm_layers
 from securefl.norms.patch_forward import replaced_forwards
+from securefl.types import Freeze
 
 Batch = Float[Tensor, "B C ..."]
-
-
-class Freeze(StrEnum):
-    """What of BN does not learn (FixBN, Table H)."""
-
-    STATISTICS = "statistics"
-    """μ and σ² stay as they are and normalise every batch; γ and β learn."""
-    AFFINE = "affine"
-    """γ and β stay as they are; batches are normalised by their own statistics."""
-    BOTH = "both"
 
 
 @final

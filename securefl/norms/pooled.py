@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from securefl.errors import DataError
-from securefl.exchange.moments import Batch, Channels, Gradients, fused, two_pass
+from securefl.exchange.moments import Batch, Channels, fused, two_pass
 from securefl.exchange.sums import Exchange
 from securefl.norms.bn_function import training_forward
 from securefl.norms.find import BatchNorm, normalises_by_batch
 from securefl.norms.padded import moments_of
 from securefl.norms.patch_forward import replaced_forwards
-from securefl.types import NamedTensors
+from securefl.types import Gradients, NamedTensors
 
 
 @dataclass(slots=True)

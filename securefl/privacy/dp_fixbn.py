@@ -23,11 +23,10 @@ from securefl.data.samples import in_order
 from securefl.errors import DataError
 from securefl.exchange.sums import Exchange
 from securefl.norms.find import BatchNorm
-from securefl.norms.frozen import Freeze
 from securefl.privacy.distributed_noise import DistributedNoise
 from securefl.privacy.randomness import Randomness, RandomnessOf, noisy
 from securefl.privacy.record_moments import ChannelMoments, MomentRelease
-from securefl.types import Kind, MessageSpec, State, Weighing
+from securefl.types import Freeze, Kind, MessageSpec, State, Weighing
 
 
 @final

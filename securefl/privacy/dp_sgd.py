@@ -20,7 +20,7 @@ from securefl.algorithms.solvers.solver import (
     End,
     ExtraLoss,
     LocalSession,
-    Solver,
+    LocalSolver,
     Start,
     StepContext,
 )
@@ -57,7 +57,7 @@ class PrivateStep:
 class DpSgd:
     """The solver's own steps, along private gradients."""
 
-    solver: Solver
+    solver: LocalSolver
     step: PrivateStep
     randomness: RandomnessOf
 

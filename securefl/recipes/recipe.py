@@ -29,7 +29,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from securefl.errors import ConfigError
 from securefl.recipes.quantities import SIMULATED, Measure, Quantity
-from securefl.settings.load import parse_tables, read_tables, suggestion
+from securefl.settings.load import parse_tables, read_tables
+from securefl.settings.reasons import suggestion
 from securefl.settings.tables import Config
 
 Tables = dict[str, dict[str, Any]]
@@ -208,7 +209,7 @@ def _check_measure(measure: Measure, config: Config, where: str) -> None:
             f'{where}measure.quantity = "{measure.quantity}": nothing takes time without devices; '
             "set devices.preset"
         )
-    if measure.quantity is Quantity.SELECTED_SHARE and config.selection.name == "all":
+    if measure.quantity is Quantity.SELECTED_SHARE and not config.selection.selects:
         raise ConfigError(
             f'{where}measure.quantity = "{measure.quantity}": all clients are in every round; set '
             "selection.name"

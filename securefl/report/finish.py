@@ -28,7 +28,7 @@ def pictures(record: RunRecord) -> dict[str, bytes]:
 
     Traffic, which every run has, comes last, so that whoever finds it finds all.
     """
-    name, selects = record.config.name, record.config.selection.name != "all"
+    name, selects = record.config.name, record.config.selection.selects
     figures = {
         SELECTIONS: selections_figure(record) if selects and record.participants else None,
         SCORES: scores_figure(record),

@@ -14,12 +14,9 @@ from textwrap import wrap
 from securefl.privacy.events import Level
 from securefl.privacy.history import History
 from securefl.privacy.wording import WHAT, epsilon_words
-from securefl.settings.families import REFINED
 from securefl.settings.tables import Config, Encrypt
 
 YES, NO = "yes", "no"
-OWN_MODELS = {"fedbn", "silobn", "local-affine"}
-"""What clients keep to themselves has no noise, and is in what they are scored by."""
 HEADINGS = ("Release", "Noise", "Server", "Authority", "Other clients", "Outside reader")
 
 
@@ -123,7 +120,7 @@ def _records(config: Config) -> Iterator[Protection]:
         f"σ = {table.sigma:g} of DP-SGD, whole at each client",
         *[YES] * 4,
     )
-    if config.algorithm.name != "fixbn":
+    if not config.algorithm.releases_statistics:
         return
     if table.warm_up:
         yield Protection("BN statistics", "none needed: of public samples", *[YES] * 4)
@@ -137,9 +134,10 @@ def _clients(config: Config) -> Iterator[Protection]:
     yield _shared("BN statistics, where there are any", config, sigma, Encrypt.STATISTICS)
     if config.privacy.clipping == "adaptive":
         yield _shared("votes on the clip norm", config, sigma, Encrypt.STATISTICS)
-    if config.algorithm.name in OWN_MODELS:
+    # What clients keep to themselves has no noise, and is in what they are scored by.
+    if config.algorithm.kept:
         yield Protection("accuracy and loss of clients' own models", "none", *[NO] * 4)
-    if config.fnr.name in REFINED:
+    if config.fnr.refines:
         ranked = "FNR-FL's levels of accuracy and class norms"
         yield _shared(ranked, config, sigma, Encrypt.STATISTICS)
 
@@ -173,6 +171,7 @@ def _selection(config: Config) -> Iterator[Protection]:
         yield Protection(
             "scores of profiles", "none", NO, NO if sealed else "is sent nothing", YES, YES
         )
-    elif selection.name in {"afl", "data-share", "fedprof"}:
-        told = "numbers of records" if selection.name != "afl" else "losses, numbers of records"
-        yield Protection(told, "none", NO, "is sent nothing", YES, f"{NO}: by who is selected")
+    elif selection.tells:
+        yield Protection(
+            selection.tells, "none", NO, "is sent nothing", YES, f"{NO}: by who is selected"
+        )

@@ -17,8 +17,7 @@ from securefl.report.census import (
     times_selected,
 )
 from securefl.runs.folder_reader import RunRecord
-from securefl.selection.fedprof import Alpha, FedProf
-from securefl.selection.selector import Standing
+from securefl.selection.selector import Selector, Standing
 from securefl.types import Kind
 
 
@@ -84,15 +83,15 @@ def quality_lines(record: RunRecord) -> list[QualityLine]:
 
 def _scores(record: RunRecord, divergence: dict[str, float]) -> dict[str, float]:
     table = record.config.selection
-    if table.name != "fedprof":
+    if not isinstance(table, Selector) or not table.profiles:
         return {}
-    if table.alpha == "theorem1":
+    if not table.asks_for_profiles:
         recorded: dict[str, float] = {}
         for each in record.participants:
             recorded |= each.scores
         return recorded
     standing = Standing(tuple(divergence), divergence=divergence)
-    return FedProf(Alpha(table.alpha, table.alpha_by_client)).scores(standing)
+    return table.scores(standing)
 
 
 SCORE, UNIT = "profile/score", "profile/unit"

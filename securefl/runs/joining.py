@@ -7,9 +7,6 @@ from collections.abc import Collection
 from securefl.errors import ConfigError
 from securefl.settings.tables import Config
 
-_KEEP_OF_ALL = {"scaffold", "feddyn", "feddc"}
-"""Solvers whose server keeps a mean over all clients, those that are away among them."""
-
 
 def joining(known: Config, config: Config, admitted: Collection[str]) -> list[str]:
     """Return the names that settings have beside those of a run, all of which are admitted.
@@ -44,7 +41,7 @@ def joining(known: Config, config: Config, admitted: Collection[str]) -> list[st
         raise ConfigError(
             'privacy.level = "client": ε is of the clients that the run began with: begin another'
         )
-    if config.solver.name in _KEEP_OF_ALL:
+    if config.solver.corrected:
         raise ConfigError(
             f"solver.name = {config.solver.name}: its server keeps a mean over the clients that "
             "the run began with: begin another run with all of them"

@@ -154,7 +154,7 @@ def _missing(
     """Return who was missing, by name; without a selection, a round asks all that are named."""
     incidents = read_rows(path / INCIDENTS, Incident)
     found = {i.client or i.name: i.reason for i in incidents if i.round >= max(1, round_number)}
-    if round_number and config.selection.name == "all":
+    if round_number and not config.selection.selects:
         names = config.data.names or ()
         found |= {n: NOT_THERE for n in names if n not in {*senders, *found}}
     return found

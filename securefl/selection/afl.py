@@ -9,43 +9,37 @@ Of m clients,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
+from securefl.selection.selector import Selector, Standing
+from securefl.settings.axes import DrawnSelector
+from securefl.settings.table import ClosedShare, NotNegative
+from securefl.types import LOSS, SIZE
 
-from securefl.errors import ConfigError
-from securefl.selection.draw import draw, in_order
-from securefl.selection.selector import Standing
+if TYPE_CHECKING:
+    import torch
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Afl:
+class Afl(DrawnSelector, Selector):
     """Clients by their loss; the defaults are the paper's.
 
     Where step 1 leaves too few clients for step 2, step 3 fills up.
-
-    Raises:
-        ConfigError: α1 or α3 is no share, or α2 is negative.
     """
 
-    excluded: float = 0.75
-    """α1, the share of clients that step 1 takes out."""
-    sharpness: float = 0.01
+    name: Literal["afl"] = "afl"
+    excluded: ClosedShare = 0.75
+    """α1, the share of clients of lowest value that have no chance by it."""
+    sharpness: NotNegative = 0.01
     """α2, how much a valuation counts."""
-    uniform: float = 0.1
-    """α3, the share of the selected that are drawn uniformly."""
-
-    def __post_init__(self) -> None:
-        for name, share in {"excluded": self.excluded, "uniform": self.uniform}.items():
-            if not 0 <= share <= 1:
-                raise ConfigError(f"{name} = {share}: must be a share, in 0..1")
-        if not 0 <= self.sharpness < float("inf"):
-            raise ConfigError(f"sharpness = {self.sharpness}: must be a finite number from 0 on")
+    uniform: ClosedShare = 0.1
+    """α3, the share of the selected that are drawn at random."""
+    asks: ClassVar[tuple[str, ...]] = (LOSS, SIZE)
+    told: ClassVar[str] = "losses and numbers of records"
 
     def select(self, standing: Standing, n: int, rng: torch.Generator) -> tuple[str, ...]:
         """See `Selector.select`; it goes by `loss` and `n_samples`."""
+        from securefl.selection.draw import draw, equal_weights, in_order
+
         clients = standing.clients
         n = min(n, len(clients))
         valuation_K = standing.values("loss") * standing.values("n_samples").sqrt()
@@ -58,6 +52,5 @@ class Afl:
             drawn = draw(candidates, log_weights_K, n_by_value, rng)
         others = tuple(client for client in clients if client not in drawn)
         if n > len(drawn):
-            equal_K = torch.zeros(len(others), dtype=torch.float64)
-            drawn += draw(others, equal_K, n - len(drawn), rng)
+            drawn += draw(others, equal_weights(others), n - len(drawn), rng)
         return in_order(clients, map(clients.index, drawn))

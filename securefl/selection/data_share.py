@@ -5,38 +5,25 @@ FedProx draws client k with probability p_k = |D_k| / Σ |D_j|.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+from securefl.selection.selector import Selector, Standing
+from securefl.settings.axes import Replaceable
+from securefl.types import SIZE
 
-from securefl.errors import DataError
-from securefl.selection.draw import Replacement, draw
-from securefl.selection.selector import Standing
+if TYPE_CHECKING:
+    import torch
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ByDataShare:
+class ByDataShare(Replaceable, Selector):
     """Every client with the probability that a sample is its own."""
 
-    replacement: Replacement = Replacement.WITHOUT
+    name: Literal["data-share"] = "data-share"
+    asks: ClassVar[tuple[str, ...]] = (SIZE,)
+    told: ClassVar[str] = "numbers of records"
 
     def select(self, standing: Standing, n: int, rng: torch.Generator) -> tuple[str, ...]:
         """See `Selector.select`; it goes by `n_samples`."""
-        return draw(standing.clients, log_shares(standing), n, rng, self.replacement)
+        from securefl.selection.draw import Replacement, draw, log_shares
 
-
-def log_shares(standing: Standing) -> Float64[Tensor, " K"]:
-    """Return the logarithm of each p_k.
-
-    Raises:
-        DataError: a client without samples.
-    """
-    n_samples_K = standing.values("n_samples")
-    if (n_samples_K <= 0).any():
-        client = standing.clients[int(n_samples_K.argmin())]
-        raise DataError(f"{client}: n_samples = {float(n_samples_K.min())}: must be above 0")
-    return (n_samples_K / n_samples_K.sum()).log()
+        return draw(standing.clients, log_shares(standing), n, rng, Replacement(self.replacement))

@@ -12,6 +12,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from securefl.errors import DataError
+from securefl.selection.selector import Standing
+
 
 class Replacement(StrEnum):
     """Drawing with or without replacement within one round."""
@@ -49,3 +52,21 @@ def draw(
 def in_order(clients: tuple[str, ...], chosen: Iterable[int]) -> tuple[str, ...]:
     """Return the clients at these indices, in their own order."""
     return tuple(clients[k] for k in sorted(chosen))
+
+
+def equal_weights(clients: tuple[str, ...]) -> Float64[Tensor, " K"]:
+    """Return the logarithms of equal weights."""
+    return torch.zeros(len(clients), dtype=torch.float64)
+
+
+def log_shares(standing: Standing) -> Float64[Tensor, " K"]:
+    """Return the logarithm of each p_k.
+
+    Raises:
+        DataError: a client without samples.
+    """
+    n_samples_K = standing.values("n_samples")
+    if (n_samples_K <= 0).any():
+        client = standing.clients[int(n_samples_K.argmin())]
+        raise DataError(f"{client}: n_samples = {float(n_samples_K.min())}: must be above 0")
+    return (n_samples_K / n_samples_K.sum()).log()

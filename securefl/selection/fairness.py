@@ -9,7 +9,7 @@ import torch
 
 from securefl.errors import ConfigError
 from securefl.selection.draw import in_order
-from securefl.selection.selector import Selector, Standing
+from securefl.selection.selector import Selects, Standing
 
 
 @final
@@ -24,7 +24,7 @@ class FairnessFloor:
         ConfigError: `rounds` is below 1.
     """
 
-    selector: Selector
+    selector: Selects
     rounds: int
 
     def __post_init__(self) -> None:

@@ -3,107 +3,102 @@
     λ_k = exp(-α_k div(RP_k, RP_B)),    Eq. (7)
 
 and K clients are drawn by λ_k / Λ, Λ = Σ λ_k. Tensor names end with their axes: K clients.
+
+Theorem 1 has α_k = -ln(Λ ρ_k) / div_k, with ρ_k the data shares. Put into Eq. (7) it gives
+λ_k = Λ ρ_k: divergence and Λ cancel, and clients are drawn by data share. That is what the
+theorem's proof needs, and no selection by data quality.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol, final, runtime_checkable
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+from pydantic import Field
 
-from securefl.errors import ConfigError, DataError
-from securefl.selection.data_share import log_shares
-from securefl.selection.draw import Replacement, draw
-from securefl.selection.selector import Standing
+from securefl.errors import ConfigError
+from securefl.selection.selector import Selector, Standing
+from securefl.settings.axes import Replaceable
+from securefl.types import PROFILE, SIZE
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-@runtime_checkable
-class Penalty(Protocol):
-    """Scores of clients from the divergences of their profiles."""
+    from securefl.settings.tables import Config
 
-    def log_scores(self, standing: Standing) -> Float64[Tensor, " K"]:
-        """Return the logarithm of each λ_k."""
+Alpha = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False, strict=True)]
+THEOREM_1 = "theorem1"
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Alpha:
-    """The penalty factor α, of all clients or of each; 10 in the paper, 25 for its CIFAR-10.
-
-    Raises:
-        ConfigError: a factor that is negative or not finite.
-    """
-
-    alpha: float
-    by_client: Mapping[str, float] = field(default_factory=dict)
-    """Factors that replace `alpha` for the clients named here."""
-
-    def __post_init__(self) -> None:
-        for owner, alpha in {"alpha": self.alpha, **self.by_client}.items():
-            if not (math.isfinite(alpha) and alpha >= 0):
-                raise ConfigError(
-                    f"{owner} = {alpha}: a penalty factor is a finite number from 0 on; 0 selects "
-                    "at random"
-                )
-
-    def log_scores(self, standing: Standing) -> Float64[Tensor, " K"]:
-        """Return -α_k div_k."""
-        alphas = [self.by_client.get(client, self.alpha) for client in standing.clients]
-        return -torch.tensor(alphas, dtype=torch.float64) * standing.values("divergence")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Theorem1:
-    """Theorem 1's α_k = -ln(Λ ρ_k) / div_k, with ρ_k the data shares.
-
-    Put into Eq. (7) it gives λ_k = Λ ρ_k: divergence and Λ cancel, and clients are drawn by data
-    share. That is what the theorem's proof needs, and no selection by data quality.
-    """
-
-    def log_scores(self, standing: Standing) -> Float64[Tensor, " K"]:
-        """Return the logarithm of each ρ_k: the score for Λ = 1."""
-        return log_shares(standing)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class FedProf:
+class FedProf(Replaceable, Selector):
     """Clients by the score of their profile."""
 
-    penalty: Penalty
-    replacement: Replacement = Replacement.WITHOUT
+    name: Literal["fedprof"] = "fedprof"
+    alpha: Alpha | Literal["theorem1"] = 10.0
+    """Penalty factor α, 25 for the paper's CIFAR-10; 0 selects at random, `theorem1` by data share,
+    as its proof needs."""
+    alpha_by_client: dict[str, Alpha] = Field(default_factory=dict)
+    """In the place of `alpha`, by client: `{client-3 = 25.0}`."""
+    layer: str | None = None
+    """The layer that is profiled; where absent the first dense one, or the last block."""
+    profiles: ClassVar[bool] = True
+
+    @property
+    def asks_for_profiles(self) -> bool:
+        """See `SelectorChoice`; Theorem 1 draws by data share."""
+        return self.alpha != THEOREM_1
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """See `SelectorChoice`."""
+        return (PROFILE,) if self.asks_for_profiles else (SIZE,)
+
+    @property
+    def tells(self) -> str:
+        """See `SelectorChoice`."""
+        return "" if self.asks_for_profiles else "numbers of records"
+
+    @property
+    def profiled_layer(self) -> str | None:
+        """See `SelectorChoice`."""
+        return self.layer
+
+    def require_clients(self, clients: Sequence[str]) -> None:
+        """See `SelectorChoice`."""
+        if strangers := sorted(self.alpha_by_client.keys() - set(clients)):
+            raise ConfigError(
+                f"selection.alpha_by_client names {', '.join(strangers)}: the clients are "
+                f"{clients[0]} to {clients[-1]}"
+            )
+
+    def clashes(self, config: Config) -> Iterator[str]:
+        """See `Choice.clashes`."""
+        if "profiles" in config.exchange.encrypt and not self.asks_for_profiles:
+            yield (
+                f'exchange.encrypt = "profiles" with selection.alpha = "{self.alpha}": clients are '
+                "drawn by data share and send no profile; give a number, or leave "
+                '"profiles" out'
+            )
 
     def select(self, standing: Standing, n: int, rng: torch.Generator) -> tuple[str, ...]:
-        """See `Selector.select`; it goes by `divergence`, with `Theorem1` by `n_samples`."""
-        log_scores_K = self.penalty.log_scores(standing)
-        return draw(standing.clients, log_scores_K, n, rng, self.replacement)
+        """See `Selector.select`; it goes by `divergence`, with `theorem1` by `n_samples`."""
+        from securefl.selection.draw import Replacement, draw
+
+        log_scores_K = self._log_scores(standing)
+        return draw(standing.clients, log_scores_K, n, rng, Replacement(self.replacement))
 
     def scores(self, standing: Standing) -> dict[str, float]:
         """Return λ_k by client, for the log and the heat map."""
-        scores_K = self.penalty.log_scores(standing).exp()
+        scores_K = self._log_scores(standing).exp()
         return dict(zip(standing.clients, scores_K.tolist(), strict=True))
 
+    def _log_scores(self, standing: Standing) -> Tensor:
+        import torch
 
-def theorem1(
-    divergence_K: Float64[Tensor, " K"], rho_K: Float64[Tensor, " K"], total: float
-) -> Float64[Tensor, " K"]:
-    """Return Theorem 1's penalty factors α_k, for shares ρ of sum 1 and a sum of scores Λ.
+        from securefl.selection.draw import log_shares
 
-    A factor is negative where Λ ρ_k exceeds 1.
-
-    Raises:
-        DataError: a divergence of 0, where no factor gives the score; a share or Λ not above 0.
-    """
-    if (divergence_K <= 0).any():
-        raise DataError(
-            f"divergence = {float(divergence_K.min())}: Theorem 1 divides by it; draw by data share"
-        )
-    if (rho_K <= 0).any() or not total > 0:
-        raise DataError(f"shares from {float(rho_K.min())} and Λ = {total}: must be above 0")
-    return -(total * rho_K).log() / divergence_K
+        if isinstance(self.alpha, str):
+            return log_shares(standing)
+        alphas = [self.alpha_by_client.get(client, self.alpha) for client in standing.clients]
+        return -torch.tensor(alphas, dtype=torch.float64) * standing.values("divergence")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from securefl.errors import RunFolderError, TooFewContributions
@@ -28,8 +28,7 @@ from securefl.selection.device_simulation import (
     dropouts,
     round_outcome,
 )
-from securefl.selection.fedprof import FedProf
-from securefl.selection.selector import Selector, Standing
+from securefl.selection.selector import Selects, Standing
 from securefl.types import Plan, State
 
 
@@ -62,17 +61,17 @@ SELECTED_IN = "selected_in"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Choice of a round's clients."""
+class RoundSelection:
+    """Selection of each round's clients."""
 
-    selector: Selector
+    selector: Selects
     n_selected: int
     questions: Sequence[Question] = ()
     """Questions for the selector's numbers; waiting and round times need none."""
     by_time: bool = False
     """True where the selector goes by round times, which are then computed for every client."""
-    scores: FedProf | None = None
-    """The selector again where it draws by scores, which are recorded."""
+    scores: Callable[[Standing], dict[str, float]] = lambda _standing: {}
+    """Scores by which the selector draws, where it has any: they are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class Participation:
     """The clients of each round, and what the server knows of them between rounds."""
 
     clients: Sequence[str]
-    choice: Choice | None
+    choice: RoundSelection | None
     """Choice of each round's clients; all of them where None."""
     conditions: Conditions
     workloads: ClientWorkloads
@@ -247,7 +246,7 @@ class Participation:
         )
         rng = round_generator(self.seed, state.round, SELECTION)
         drawn = self.choice.selector.select(standing, self.choice.n_selected, rng)
-        scores = self.choice.scores.scores(standing) if self.choice.scores else {}
+        scores = self.choice.scores(standing)
         return dict(Counter(drawn)), scores
 
     def _costs(

@@ -6,16 +6,18 @@ Tensor names end with their axes: K clients.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+from securefl.errors import DataError
+from securefl.settings.axes import SelectorChoice
 
-from securefl.errors import ConfigError, DataError
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Float64
+    from torch import Tensor
 
 Quantity: TypeAlias = Literal["divergence", "n_samples", "loss", "time_s", "rounds_waited"]
 
@@ -43,6 +45,8 @@ class Standing:
         Raises:
             DataError: a client has none, or one that is not finite.
         """
+        import torch
+
         known: Mapping[str, float] = getattr(self, quantity)
         for client in self.clients:
             if not math.isfinite(known.get(client, math.nan)):
@@ -53,9 +57,20 @@ class Standing:
         return torch.tensor([known[client] for client in self.clients], dtype=torch.float64)
 
 
-class Selector(Protocol):
-    """Chooses a round's clients; the same standing and random state give the same ones."""
+class Selects(Protocol):
+    """Selectors, alone or with another one around them."""
 
+    def select(self, standing: Standing, n: int, rng: torch.Generator) -> tuple[str, ...]:
+        """See `Selector`."""
+
+
+class Selector(SelectorChoice):
+    """A selector with its settings: the fields of its class are keys of the table `[selection]`.
+
+    The same standing and random state give the same clients.
+    """
+
+    @abstractmethod
     def select(self, standing: Standing, n: int, rng: torch.Generator) -> tuple[str, ...]:
         """Choose `n` clients, in the order of `standing.clients`, or all where there are no more.
 
@@ -65,18 +80,7 @@ class Selector(Protocol):
             DataError: the standing lacks what the selector goes by.
         """
 
-
-def clients_per_round(fraction: float, n_clients: int) -> int:
-    """Return K, the whole number nearest to C · N, halves upwards, and 1 at least.
-
-    FedProf has K = |U| · C, whole in all its tasks. C counts as the decimal that it is written
-    as, so that no rounding error of 0.07 · 100 adds a client.
-
-    Raises:
-        ConfigError: C is not in (0, 1], or there is no client.
-    """
-    if not 0 < fraction <= 1:
-        raise ConfigError(f"fraction = {fraction}: must be above 0 and at most 1; 1 selects all")
-    if n_clients < 1:
-        raise ConfigError(f"{n_clients} clients: there must be one to select")
-    return max(1, math.floor(Fraction(str(fraction)) * n_clients + Fraction(1, 2)))
+    def scores(self, standing: Standing) -> dict[str, float]:
+        """Return the score by which each client is drawn; empty where there are none to record."""
+        del standing
+        return {}

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, Literal
 
-import torch
+from securefl.selection.selector import Selector, Standing
+from securefl.settings.axes import Replaceable
 
-from securefl.selection.draw import Replacement, draw
-from securefl.selection.selector import Standing
+if TYPE_CHECKING:
+    import torch
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Random:
+class Random(Replaceable, Selector):
     """Every client with the same probability."""
 
-    replacement: Replacement = Replacement.WITHOUT
+    name: Literal["random"] = "random"
 
     def select(self, standing: Standing, n: int, rng: torch.Generator) -> tuple[str, ...]:
         """See `Selector.select`."""
-        equal_K = torch.zeros(len(standing.clients), dtype=torch.float64)
-        return draw(standing.clients, equal_K, n, rng, self.replacement)
+        from securefl.selection.draw import Replacement, draw, equal_weights
+
+        equal_K = equal_weights(standing.clients)
+        return draw(standing.clients, equal_K, n, rng, Replacement(self.replacement))

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from securefl.errors import ConfigError
 from securefl.io.files import read_bounded
 from securefl.io.json import require_shallow
+from securefl.settings.choice import allow_code
+from securefl.settings.reasons import MAX_REASON, reasons_of
 from securefl.settings.tables import Config
 
 MAX_BYTES = 2**20  # of settings; a policy, a recipe and the names of thousands of clients fit
 MAX_VALUES = 20_000  # commas and lines, over more of which a parser of TOML takes long
-MAX_ERRORS = 20  # in a message, since settings may have thousands
-MAX_REASON = 1000  # characters of one of them
-MAX_SHOWN = 200  # characters of a value in a message
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def load_config(path: Path | str | None = None, settings: Iterable[str] = ()) -> Config:
-    """The settings of `path` (defaults where it is None), overridden by `table.key=value` each.
+    """Return the settings of `path` (defaults where it is None), overridden by `settings`.
+
+    Args:
+        path: a TOML file, or a run folder's JSON file.
+        settings: `table.key=value` each. A choice of your own, `solver.name=module:Class`, that
+            stands here may be loaded; in a file it needs `allow_code`.
 
     Raises:
         ConfigError: no such file, no TOML, an unknown key (with a suggestion), a value that does
@@ -36,11 +38,14 @@ def load_config(path: Path | str | None = None, settings: Iterable[str] = ()) ->
     tables = read_tables(Path(path)) if path else {}
     for setting in settings:
         _apply(tables, setting)
+        name = setting.partition("=")[2].strip().strip("\"'")
+        if ".name=" in setting.replace(" ", "") and ":" in name:
+            allow_code(name)
     return parse_tables(Config, tables, f"{path}: " if path else "")
 
 
 def parse_tables(model: type[Model], tables: Mapping[str, Any], where: str = "") -> Model:
-    """What `tables` say, as a `model`; `where` stands in front of the message.
+    """Return `tables` as a `model`; `where` stands in front of the message.
 
     Raises:
         ConfigError: an unknown key (with a suggestion), or a value that does not fit.
@@ -48,16 +53,11 @@ def parse_tables(model: type[Model], tables: Mapping[str, Any], where: str = "")
     try:
         return model.model_validate(tables)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        causes = _first_causes(found[:MAX_ERRORS])
-        reasons = [_explain(model, cause)[:MAX_REASON] for cause in causes]
-        if len(found) > MAX_ERRORS:
-            reasons.append(f"and {len(found) - MAX_ERRORS} more")
-        raise ConfigError(where + "; ".join(reasons)) from None
+        raise ConfigError(where + "; ".join(reasons_of(error, model))) from None
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file, or of a JSON file where its name says so, unchecked.
+    """Return the tables of a TOML file, or of a JSON file by its name, unchecked.
 
     Raises:
         ConfigError: the file cannot be read, is neither, or is larger or deeper than settings are.
@@ -95,79 +95,3 @@ def _apply(tables: dict[str, Any], setting: str) -> None:
     if not isinstance(target, dict):
         raise ConfigError(f"{table} is a table: write {table}.key=value")
     target[name] = value
-
-
-def _first_causes(errors: Sequence[Any]) -> list[Any]:
-    """Those that do not follow from an error inside: a list of wrong items counts as too short."""
-    places = [error["loc"] for error in errors]
-    return [
-        error
-        for error, place in zip(errors, places, strict=True)
-        if not any(len(p) > len(place) and p[: len(place)] == place for p in places)
-    ]
-
-
-def _explain(model: type[BaseModel], error: Any) -> str:
-    place = _keys_of(model, error["loc"])
-    key = ".".join(place) if place else "settings"
-    if error["type"] == "extra_forbidden":
-        return f"{key}: no such key{_suggestion(model, error['loc'])}"
-    if place and place[-1] == "[key]":
-        return f"{'.'.join(place[:-1])}: no such key; known here: {error['ctx']['expected']}"
-    if error["type"] == "value_error":
-        return f"{error['ctx']['error']}"
-    if error["type"] == "model_type":
-        return f"{key} is a table: write {key}.key = value"
-    if error["type"] == "string_type" and isinstance(error["input"], int | float):
-        return f"{key} = {_shown(error['input'])}: must be text, write it in quotes"
-    return f"{key} = {_shown(error['input'])}: {error['msg'].lower()}"
-
-
-def _keys_of(model: type[BaseModel], place: Sequence[str | int]) -> list[str]:
-    """The keys of a place; what pydantic adds for the alternatives of a value is left out."""
-    keys: list[str] = []
-    table: type[BaseModel] | None = model
-    for part in place:
-        keys.append(str(part))
-        field = table.model_fields.get(str(part)) if table else None
-        if field is None:
-            continue
-        kinds = (field.annotation, *get_args(field.annotation))
-        table = next((kind for kind in kinds if _is_table(kind)), None)
-        if table is None and len(kinds) > 1 and get_origin(field.annotation) in {Union, UnionType}:
-            return keys
-    return keys
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no decimals of an integer of thousands of digits
-        return "a number of thousands of digits"
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
-
-
-def _suggestion(model: type[BaseModel], place: tuple[str | int, ...]) -> str:
-    *tables, unknown = map(str, place)
-    for part in place[:-1]:
-        if isinstance(part, int):  # one of a list of tables
-            continue
-        annotation = model.model_fields[part].annotation
-        found = [kind for kind in (annotation, *get_args(annotation)) if _is_table(kind)]
-        if not found:
-            return ""
-        (model,) = found
-    return suggestion(tables, unknown, model.model_fields)
-
-
-def suggestion(tables: Iterable[str], unknown: str, known: Iterable[str]) -> str:
-    """The known key that is meant, or all known ones, to follow a message about an unknown one."""
-    known = list(known)
-    close = difflib.get_close_matches(unknown, known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {'.'.join([*tables, close[0]])}?"
-    return f"; known here: {', '.join(known)}"
-
-
-def _is_table(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)

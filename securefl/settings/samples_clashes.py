@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from securefl.settings.families import REFINED
 from securefl.settings.table import Table
 
 if TYPE_CHECKING:
@@ -21,32 +20,32 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
         )
     if not config.data.names:
         yield "[samples] without data.names: name the sites as their certificates do"
-    if config.algorithm.name == "centralised":
+    if config.algorithm.joins_data:
         yield (
-            'algorithm.name = "centralised" with [samples]: nobody has the data of all sites; take '
-            "another algorithm"
+            f'algorithm.name = "{config.algorithm.name}" with [samples]: nobody has the data of '
+            "all sites; take another algorithm"
         )
     for key in _said(config.model, but={"name", "dtype"}) if ":" in config.model.name else ():
         yield (
             f'model.{key} with model.name = "{config.model.name}": it is of our own models; leave '
             "it out"
         )
-    form, fnr = config.samples, config.fnr.name
+    form, fnr = config.samples, config.fnr
     if form and form.public and not public_reader(config):
         yield (
             f'samples.public = "{form.public:.8}…": nothing in this run reads public samples, as '
             "FedProf, FNR-FL and privacy.warm_up do; leave it out"
         )
-    if form and not form.classes and fnr != "none":
+    if form and not form.classes and fnr.trains:
         yield (
-            f'fnr.name = "{fnr}" without samples.classes: FNR-FL compares feature norms class by '
-            'class, and the targets are numbers; set fnr.name = "none"'
+            f'fnr.name = "{fnr.name}" without samples.classes: FNR-FL compares feature norms '
+            'class by class, and the targets are numbers; set fnr.name = "none"'
         )
 
 
 def public_reader(config: Config) -> str:
     """Return the setting that has public samples read; empty where nothing reads any."""
-    if config.fnr.name != "none":
+    if config.fnr.trains:
         return f'fnr.name = "{config.fnr.name}"'
     if config.selection.asks_for_profiles:
         return f'selection.name = "{config.selection.name}"'
@@ -55,7 +54,7 @@ def public_reader(config: Config) -> str:
 
 def sites_read_public(config: Config) -> bool:
     """Return True where each site trains on public samples; else the server alone reads them."""
-    return config.fnr.name in REFINED
+    return config.fnr.refines
 
 
 def _said(table: Table, but: Collection[str]) -> list[str]:

@@ -6,7 +6,6 @@ encrypted.
 
 from __future__ import annotations
 
-import math
 import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -15,19 +14,30 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    SerializeAsAny,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
 
+from securefl.settings.axes import (
+    NORMALISATIONS,
+    REFINEMENTS,
+    SELECTORS,
+    SERVERS,
+    SOLVERS,
+    FnrChoice,
+    NormalisationChoice,
+    SelectorChoice,
+    ServerChoice,
+    SolverChoice,
+    rounds_in,
+)
 from securefl.settings.clashes import reasons_against
 from securefl.settings.data import DataTable
 from securefl.settings.devices import DevicesTable
-from securefl.settings.families import FREEZE_BN
-from securefl.settings.fnr import FnrTable
 from securefl.settings.privacy import PrivacyTable
 from securefl.settings.samples import SamplesTable
-from securefl.settings.selection import SelectionTable
 from securefl.settings.sites import SitesTable
 from securefl.settings.table import Count, NotNegative, Positive, Share, Table
 
@@ -51,15 +61,6 @@ def _listed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return [part.strip() for part in value.split(",")] if value != "none" else []
-
-
-class Weights(StrEnum):
-    """What a client's weight p_i is the share of."""
-
-    SAMPLES = "samples"
-    UNIFORM = "uniform"
-    BATCH = "batch"
-    """The size of its mini-batch: makes FedTAN equal centralised training for unequal batches."""
 
 
 class RunTable(Table):
@@ -140,74 +141,6 @@ class ModelTable(Table):
         return self
 
 
-class AlgorithmTable(Table):
-    """The table `[algorithm]`: what happens to batch normalisation, and how much in a round."""
-
-    name: Literal[
-        "fedtan",
-        "fedtan-ii",
-        "forward-only",
-        "fixbn",
-        "fedavg",
-        "fedbn",
-        "silobn",
-        "local-affine",
-        "static-bn",
-        "singlenet",
-        "centralised",
-    ] = "fedtan"
-    """`fedavg` averages BN like all else. `fedbn` keeps BN at each client, `silobn` its statistics,
-    `local-affine` its γ and β, `singlenet` the whole model. `centralised` trains one model on all
-    data in one place: the yardstick."""
-    moments: Literal["two-pass", "fused"] = "two-pass"
-    """How FedTAN's statistics travel: 3L + 1 exchanges a round, or 2L + 1."""
-    switch: Share | Count | Literal["window"] = 0.5
-    """When `fixbn` and `fedtan-ii` freeze BN: after this share of the rounds, after so many rounds,
-    or (`fixbn`) once batch statistics settle."""
-    window: Annotated[int, Field(ge=2, le=10**4, strict=True)] = 20
-    """W, the rounds that `switch = "window"` looks back on."""
-    threshold: Positive = 0.001
-    """τ, the variance of the statistics' changes below which they have settled: the smaller, the
-    later. The defaults freeze the demo's job soon after its learning rate has dropped."""
-    freeze: Literal["statistics", "affine", "both"] = "statistics"
-    """What `fixbn` freezes."""
-    local_steps: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
-    """E, mini-batches a client takes in a round."""
-    local_epochs: Annotated[int, Field(ge=1, le=10**4, strict=True)] | None = None
-    """Passes over its own data that a client takes in a round, in the place of `local_steps`."""
-    weights: Weights = Weights.SAMPLES
-
-
-class SolverTable(Table):
-    """The table `[solver]`: how a client takes its local steps."""
-
-    name: Literal["sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg"] = "sgd"
-    mu: NotNegative | None = None
-    """The weight of FedProx's ‖w - w̄‖²/2 (0.01 where absent), or of MOON's contrast (1)."""
-    temperature: Positive = 0.5
-    """MOON's τ."""
-    alpha: Positive = 1.0
-    """FedDyn's and FedDC's. Their corrections look back on about 1 / (α η E) rounds, η the learning
-    rate: few local steps need a large α."""
-    inner_lr: Positive = 0.01
-    """α of Per-FedAvg, the step that a client's own model is ahead."""
-
-
-class ServerTable(Table):
-    """The table `[server]`: what the server makes of the clients' average."""
-
-    name: Literal["average", "momentum", "fedadam", "fedadagrad", "fedyogi", "fednova"] = "average"
-    lr: Positive | None = None
-    """η of all but `average` and `fednova`, which have none. Where absent: 0.01 for `fedadam` and
-    `fedyogi`, 0.1 for `fedadagrad` and `momentum`."""
-    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
-    """β of `momentum`."""
-    beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
-    beta2: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.99
-    tau: Positive = 0.001
-    """How adaptive the adaptive optimisers are: the less, the more."""
-
-
 class TrainTable(Table):
     """The table `[train]`."""
 
@@ -281,15 +214,25 @@ class Config(Table):
     samples: SamplesTable | None = None
     """Where sites bring their own data."""
     model: ModelTable = ModelTable()
-    algorithm: AlgorithmTable = AlgorithmTable()
-    solver: SolverTable = SolverTable()
-    server: ServerTable = ServerTable()
+    algorithm: Annotated[
+        SerializeAsAny[NormalisationChoice], BeforeValidator(NORMALISATIONS.parse)
+    ] = Field(default_factory=NORMALISATIONS.by_default)
+    solver: Annotated[SerializeAsAny[SolverChoice], BeforeValidator(SOLVERS.parse)] = Field(
+        default_factory=SOLVERS.by_default
+    )
+    server: Annotated[SerializeAsAny[ServerChoice], BeforeValidator(SERVERS.parse)] = Field(
+        default_factory=SERVERS.by_default
+    )
     train: TrainTable = TrainTable()
     exchange: ExchangeTable = ExchangeTable()
-    selection: SelectionTable = SelectionTable()
+    selection: Annotated[SerializeAsAny[SelectorChoice], BeforeValidator(SELECTORS.parse)] = Field(
+        default_factory=SELECTORS.by_default
+    )
     sites: SitesTable = SitesTable()
     devices: DevicesTable = DevicesTable()
-    fnr: FnrTable = FnrTable()
+    fnr: Annotated[SerializeAsAny[FnrChoice], BeforeValidator(REFINEMENTS.parse)] = Field(
+        default_factory=REFINEMENTS.by_default
+    )
     privacy: PrivacyTable = PrivacyTable()
 
     @model_serializer(mode="wrap")
@@ -307,10 +250,16 @@ class Config(Table):
 
     def named(self, *parts: str) -> str:
         """A name made of these and of what else the run does."""
-        usual = SolverTable().name, ServerTable().name
-        beside = [n for n in (self.solver.name, self.server.name) if n not in usual]
-        refined = [] if self.fnr.name == "none" else [f"fnr-{self.fnr.name}"]
-        return "-".join([*parts, *beside, *refined])
+        beside = [
+            prefix + re.sub(r"[^\w.+-]", "-", choice.name)
+            for axis, choice, prefix in (
+                (SOLVERS, self.solver, ""),
+                (SERVERS, self.server, ""),
+                (REFINEMENTS, self.fnr, "fnr-"),
+            )
+            if choice.name != axis.default
+        ]
+        return "-".join([*parts, *beside])
 
     def of_own_task(self, *parts: str) -> Config:
         """The settings of a run on a user's own task, named by these parts where it has no name.
@@ -334,8 +283,7 @@ class Config(Table):
 
     def rounds_in(self, share: float) -> int:
         """The rounds that a share of all rounds makes; a part of one counts as one."""
-        # 0.55 of 100 are 55.00000000000001, which is no 56th round.
-        return max(1, math.ceil(share * self.run.rounds - 1e-9))
+        return rounds_in(share, self.run.rounds)
 
     @property
     def lr_drops(self) -> tuple[float, ...]:
@@ -346,7 +294,7 @@ class Config(Table):
         """
         if self.train.lr_drops is not None:
             return self.train.lr_drops
-        drops = self.run.rounds >= FEWEST_ROUNDS_WITH_DROPS or self.algorithm.name in FREEZE_BN
+        drops = self.run.rounds >= FEWEST_ROUNDS_WITH_DROPS or self.algorithm.frozen
         return DEFAULT_LR_DROPS if drops else ()
 
     @property

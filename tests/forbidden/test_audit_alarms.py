@@ -18,7 +18,6 @@ from securefl.audit.findings import Verdict
 from securefl.audit.replay import Tapped, replayed, tapped
 from securefl.build import job
 from securefl.exchange.officer import KeySet
-from securefl.exchange.profile_match import PROFILE
 from securefl.federation.client import Client
 from securefl.federation.incidents import PASSED, Incident
 from securefl.federation.ledger import SERVER
@@ -27,7 +26,7 @@ from securefl.runs import loop as rounds
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.task import configured_task
-from securefl.types import Kind
+from securefl.types import PROFILE, Kind
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 

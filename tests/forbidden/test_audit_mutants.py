@@ -40,7 +40,7 @@ from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.one_time_match import OneTimeProfileSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
-from securefl.exchange.profile_match import PROFILE, SCORE, PlainMatch, with_header
+from securefl.exchange.profile_match import SCORE, PlainMatch, with_header
 from securefl.exchange.sums import ONE_TIME, OpenedSum, Sealed, Sender, fresh_nonce
 from securefl.federation.authority import Authority, ScoreAuthority
 from securefl.federation.cards import Cards
@@ -65,7 +65,7 @@ from securefl.federation.survey import ScoreRequest, Survey
 from securefl.federation.total import RELEASED, n_total_bytes
 from securefl.runs import folder_writer as runfolder
 from securefl.runs import loop as rounds
-from securefl.types import Kind
+from securefl.types import PROFILE, Kind
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 

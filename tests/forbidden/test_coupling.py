@@ -10,13 +10,12 @@ from torch import nn
 from torch.nn import functional
 
 from securefl.errors import ConfigError, CouplingFound, DataError, SecureFLError
-from securefl.exchange.moments import Gradients, Moments
 from securefl.models import build_model
 from securefl.norms.convert import convert_norm
-from securefl.norms.frozen import Freeze, at_rest, frozen_batch_norm
+from securefl.norms.frozen import at_rest, frozen_batch_norm
 from securefl.norms.pooled import pooled_batch_norm
 from securefl.privacy.coupling import require_uncoupled
-from securefl.types import Total
+from securefl.types import Freeze, Gradients, Moments, Total
 
 pytestmark = pytest.mark.shapes
 

@@ -4,8 +4,8 @@ import pytest
 from liar import Liar
 from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of
 
-from securefl.federation.query import LOSS, SIZE
 from securefl.network.frames import Frame
+from securefl.types import LOSS, SIZE
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 ANYTHING = dict.fromkeys(Frame, 10**7)

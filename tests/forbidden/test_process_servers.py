@@ -10,14 +10,14 @@ from processes import any_welcome, fake_server
 
 import securefl.network.client
 from securefl.errors import PeerError, RunFolderError
-from securefl.exchange.profile_match import PROFILE
 from securefl.exchange.sums import OpenedSum
 from securefl.federation.message import split_message
-from securefl.federation.query import LOSS, SCORE_LOSS, SCORE_MEAN, SCORE_VALUE, SIZE
+from securefl.federation.query import SCORE_LOSS, SCORE_MEAN, SCORE_VALUE
 from securefl.federation.total import total_bytes
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame
 from securefl.network.store import RUNS
+from securefl.types import LOSS, PROFILE, SIZE
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "at_once")
 SAID = {Frame.MESSAGE: 10**7, Frame.LEAVE: SMALL, Frame.DONE: 0}

@@ -28,12 +28,13 @@ from torch.utils.data import TensorDataset
 import securefl
 from securefl.errors import MessageRefused, SignatureRefused, TooFewContributions
 from securefl.exchange.officer import KeySet
-from securefl.exchange.profile_match import MAX_SECOND_MOMENT, PROFILE, UNIT, Profile
+from securefl.exchange.profile_match import MAX_SECOND_MOMENT, UNIT, Profile
 from securefl.exchange.sums import ONE_TIME
 from securefl.federation.client import Client
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
 from securefl.runs.checkpoint import Checkpoint
+from securefl.types import PROFILE
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 

@@ -27,7 +27,7 @@ from securefl.exchange.card_keys import Quorum
 from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time_match import SCORE_BYTES, OneTimeMatcher, OneTimeProfileSealer
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.exchange.profile_match import PROFILE, SCORE, Profile, divergence
+from securefl.exchange.profile_match import SCORE, Profile, divergence
 from securefl.exchange.sums import ONE_TIME, Sealed
 from securefl.federation.authority import Authority, ScoreAuthority
 from securefl.federation.client import Client
@@ -36,6 +36,7 @@ from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.total import Terms
 from securefl.runs.folder_reader import OPENINGS, read_rows
+from securefl.types import PROFILE
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 

@@ -14,6 +14,7 @@ from typing import get_args
 
 import pytest
 
+from securefl.settings.axes import AXES
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
 
@@ -87,12 +88,13 @@ def test_no_byte_from_outside_is_run_as_code():
 
 def test_every_setting_is_used_somewhere():
     """No key of the schema is there for show: each is read as an attribute outside of it."""
-    modules = [path for path in (ROOT / "securefl").rglob("*.py") if path.parent.name != "config"]
+    modules = [path for path in (ROOT / "securefl").rglob("*.py") if path.parent.name != "settings"]
     modules.append(ROOT / "securefl/settings/devices.py")  # a preset is resolved there
     code = "".join(path.read_text() for path in modules)
     tables = [
         next(iter(get_args(f.annotation)), f.annotation) for f in Config.model_fields.values()
     ]
+    tables += [kind for axis in AXES for kind in axis.own().values()]
     keys = {key for table in tables for key in table.model_fields}
     unused = {key for key in keys if not re.search(rf"\.{key}\b", code)}
     assert not unused

@@ -23,7 +23,7 @@ from securefl.crypto.one_time import OneTimeKey
 from securefl.errors import DataError
 from securefl.exchange.officer import KeySet, Officer, OneTimeOpener
 from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSealer, profile_bytes
-from securefl.exchange.profile_match import MAX_SECOND_MOMENT, PROFILE, SCORE, UNIT, Profile
+from securefl.exchange.profile_match import MAX_SECOND_MOMENT, SCORE, UNIT, Profile
 from securefl.exchange.sums import MessageId, Sender
 from securefl.federation import server, survey
 from securefl.federation.authority import Authority, ScoreAuthority
@@ -34,7 +34,7 @@ from securefl.federation.profile_match import ProfileQuestion
 from securefl.federation.server import Server
 from securefl.report import selection
 from securefl.report.selection import IN_THE_CLEAR
-from securefl.types import Kind
+from securefl.types import PROFILE, Kind
 from securefl_cli.compare import what_the_server_reads
 from securefl_cli.main import main
 

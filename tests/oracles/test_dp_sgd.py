@@ -45,6 +45,8 @@ SIZES = (12, 9, 14)
 
 # --- whole rounds, by hand ---
 
+MOON = Moon(mu=1.0, temperature=0.5)
+
 
 def record_gradients(model, x, y):
     """Each record's, by a loop; BN as it stands."""
@@ -586,14 +588,20 @@ def test_a_term_beside_the_loss_is_refused():
     """MOON's, once it has a last model; without one it is SGD, and FedProx's is no such term."""
     job = by_hand.task("mlp", "group", SIZES)
     step, loss, last = step_of(), functional.cross_entropy, Memory(solver=copied(_parameters(job)))
-    for solver in (Moon(1.0, 0.5), FedProx(0.3)):
+    for solver in (MOON, FedProx(mu=0.3)):
         first = begun(
             step, copy.deepcopy(job.model), job.clients[0], Seeded, loss=loss, solver=solver
         )
         first.gradients(nullcontext)
     model = copy.deepcopy(job.model)
     later = begun(
-        step, model, job.clients[0], Seeded, loss=loss, solver=Moon(1.0, 0.5), memory=last
+        step,
+        model,
+        job.clients[0],
+        Seeded,
+        loss=loss,
+        solver=Moon(mu=1.0, temperature=0.5),
+        memory=last,
     )
     with pytest.raises(ConfigError, match=r'a term of its own.*solver\.name = "sgd"'):
         later.gradients(nullcontext)

@@ -12,7 +12,8 @@ from torch import nn
 
 import securefl
 from securefl.errors import DataError, Diverged
-from securefl.norms.frozen import Affine, Freeze, Standardise, at_rest, frozen_batch_norm
+from securefl.norms.frozen import Affine, Standardise, at_rest, frozen_batch_norm
+from securefl.types import Freeze
 
 STEPS = 20
 FIXBN = "algorithm.name=fixbn"

@@ -98,9 +98,9 @@ def errors(solver, server, weights, rounds):
     ("solver", "server"),
     [
         (Scaffold(), Average()),
-        (FedDyn(1.0), DriftServer()),
-        (FedDC(1.0), DriftServer()),
-        (FedDC(0.1), DriftServer()),
+        (FedDyn(alpha=1.0), DriftServer()),
+        (FedDC(alpha=1.0), DriftServer()),
+        (FedDC(alpha=0.1), DriftServer()),
     ],
     ids=["scaffold", "feddyn", "feddc", "feddc-0.1"],
 )
@@ -114,4 +114,4 @@ def test_a_random_half_ends_at_the_minimiser_of_the_whole_loss(solver, server, w
 @pytest.mark.parametrize("rounds", [2000, pytest.param(4000, marks=pytest.mark.full)])
 def test_feddc_stays_there(alpha, weights, rounds):
     """Over thousands of rounds nothing builds up: the last 1000 are all within 1e-12."""
-    assert max(errors(FedDC(alpha), DriftServer(), WEIGHTS[weights], rounds)[-1000:]) < 1e-12
+    assert max(errors(FedDC(alpha=alpha), DriftServer(), WEIGHTS[weights], rounds)[-1000:]) < 1e-12

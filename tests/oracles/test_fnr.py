@@ -20,11 +20,11 @@ from securefl.algorithms.algorithm import Sgd
 from securefl.algorithms.features import ClassNorms, class_norms
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import FNR, Match, literal_penalty, matched_penalty
-from securefl.algorithms.normalisation.client_bn import ClientBN, Keep
+from securefl.algorithms.normalisation.client_bn import ClientBN
 from securefl.algorithms.normalisation.fixbn import FixBN
 from securefl.algorithms.normalisation.static_bn import static_bn
 from securefl.algorithms.public_training import Objective, ServerTuned, train_on_public
-from securefl.algorithms.servers.fednova import FedNova, Normalised
+from securefl.algorithms.servers.fednova import Normalised, NovaServer
 from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
@@ -34,7 +34,7 @@ from securefl.errors import ConfigError, DataError
 from securefl.types import Kind
 
 E, ROUNDS, MU, STRENGTH = 3, 3, 0.7, 0.4
-SOLVERS = {"sgd": SGD(), "fedprox": FedProx(MU), "scaffold": Scaffold()}
+SOLVERS = {"sgd": SGD(), "fedprox": FedProx(mu=MU), "scaffold": Scaffold()}
 
 
 def run(algorithm, *settings, rounds=ROUNDS, **changes):
@@ -213,8 +213,8 @@ def test_the_server_trains_frozen_bn_frozen():
     ("normalisation", "kept"),
     [
         (static_bn, ["running_mean", "running_var"]),
-        (ClientBN(Keep.STATISTICS), ["running_mean", "running_var"]),
-        (ClientBN(Keep.BATCH_NORM), ["running_mean", "running_var", "weight", "bias"]),
+        (ClientBN("silobn", affine=False), ["running_mean", "running_var"]),
+        (ClientBN("fedbn"), ["running_mean", "running_var", "weight", "bias"]),
     ],
 )
 def test_what_is_not_the_servers_is_not_tuned(normalisation, kept):
@@ -233,7 +233,7 @@ def test_what_is_not_the_servers_is_not_tuned(normalisation, kept):
 
 def test_fednovas_clients_normalise_the_refinement_too():
     """Where all take as many steps FedNova is FedAvg, refined or not."""
-    nova = Federated(solver=Normalised(SGD()), server=FedNova())
+    nova = Federated(solver=Normalised(SGD()), server=NovaServer())
     found, plain = (
         run(FNR(inner, public(), 0.25, STRENGTH)).model for inner in (nova, Federated())
     )
@@ -292,7 +292,7 @@ def test_frozen_bn_is_refined_frozen():
 
 def test_what_is_a_clients_own_is_refined_and_stays_there():
     """With FedBN no BN tensor travels; the refined client alone keeps other γ, β than FedBN's."""
-    inner = Federated(ClientBN(Keep.BATCH_NORM))
+    inner = Federated(ClientBN("fedbn"))
     job, stock = by_hand_task(), public()
     engines = {}
     for name, way in {"plain": inner, "fnr": FNR(inner, stock, 0.25, STRENGTH)}.items():

@@ -20,7 +20,7 @@ from securefl.federation.ledger import SERVER
 from securefl.federation.training import SELECTION, round_generator
 from securefl.selection.afl import Afl
 from securefl.selection.data_share import ByDataShare
-from securefl.selection.fedprof import Alpha, FedProf, Theorem1
+from securefl.selection.fedprof import FedProf
 from securefl.selection.selector import Standing
 
 SIZES = (5, 9, 14, 8, 11, 7)
@@ -100,7 +100,7 @@ def test_each_divergence_is_that_of_the_rounds_own_profiles(which, far):
 def test_the_selector_goes_by_what_each_client_said_last():
     """A client that was not selected keeps the divergence of its last profile, and its score."""
     run, known = played(config(*FEDPROF, rounds=8), task()), {}
-    selector = FedProf(Alpha(ALPHA))
+    selector = FedProf(alpha=ALPHA)
     for each in run.rounds:
         if not known:
             known = dict(each.participants.measured)
@@ -120,7 +120,7 @@ def test_sizes_are_sent_once_and_drawn_by(settings):
     chosen = [*PLAIN, *(f"selection.name={settings[0]}", *settings[1:])]
     run = played(config(*chosen, rounds=6), task())
     standing = Standing(CLIENTS, n_samples=dict(zip(CLIENTS, SIZES, strict=True)))
-    selector = FedProf(Theorem1()) if settings[1:] else ByDataShare()
+    selector = FedProf(alpha="theorem1") if settings[1:] else ByDataShare()
     for each in run.rounds:
         first = each.participants.round == 1
         assert senders(each, "selection/size") == (set(CLIENTS) if first else set())
@@ -137,7 +137,10 @@ def test_afl_goes_by_the_loss_of_the_model_that_the_round_began_with():
     job, known = task(), {}
     afl = ["selection.name=afl", "selection.excluded=0.5", "selection.sharpness=0.5"]
     run = played(config(*PLAIN, *afl, rounds=8), job)
-    selector, sizes = Afl(0.5, 0.5, 0.1), dict(zip(CLIENTS, SIZES, strict=True))
+    selector, sizes = (
+        Afl(excluded=0.5, sharpness=0.5, uniform=0.1),
+        dict(zip(CLIENTS, SIZES, strict=True)),
+    )
     for each in run.rounds:
         first = each.participants.round == 1
         asked = set(CLIENTS) if first else set(each.participants.selected)

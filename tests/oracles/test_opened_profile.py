@@ -12,15 +12,10 @@ from securefl.errors import MessageRefused
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time_match import OneTimeProfileSealer
-from securefl.exchange.profile_match import (
-    HEADER_BYTES,
-    MAX_SECOND_MOMENT,
-    PROFILE,
-    VARIANCE_FLOOR,
-    Profile,
-)
+from securefl.exchange.profile_match import HEADER_BYTES, MAX_SECOND_MOMENT, VARIANCE_FLOOR, Profile
 from securefl.exchange.sums import MessageId
 from securefl.federation.client import Client, Identities
+from securefl.types import PROFILE
 
 RUN, N = "1" * 64, 4096
 SIZES = (1, 2, 6, 64, 1000, 1023, 1024, 2047, 2048, 5000)

@@ -14,11 +14,11 @@ from securefl.errors import ConfigError, DataError
 from securefl.selection.afl import Afl
 from securefl.selection.cfcfm import Cfcfm
 from securefl.selection.data_share import ByDataShare
-from securefl.selection.draw import Replacement
 from securefl.selection.fairness import FairnessFloor
-from securefl.selection.fedprof import Alpha, FedProf, Theorem1, theorem1
-from securefl.selection.selector import Standing, clients_per_round
+from securefl.selection.fedprof import FedProf
+from securefl.selection.selector import Standing
 from securefl.selection.uniform import Random
+from securefl.settings.axes import clients_per_round
 
 pytestmark = pytest.mark.shapes
 
@@ -72,10 +72,10 @@ KNOWN = standing(divergence=DIVERGENCES.values(), n_samples=SAMPLES.values())
 @pytest.mark.parametrize(
     ("selector", "weights"),
     [
-        (FedProf(Alpha(10.0)), SCORES),
-        (FedProf(Alpha(10.0, {"d": 0.0})), SCORES | {"d": 1.0}),
-        (FedProf(Alpha(0.0)), dict.fromkeys("abcd", 1.0)),
-        (FedProf(Theorem1()), SAMPLES),
+        (FedProf(alpha=10.0), SCORES),
+        (FedProf(alpha=10.0, alpha_by_client={"d": 0.0}), SCORES | {"d": 1.0}),
+        (FedProf(alpha=0.0), dict.fromkeys("abcd", 1.0)),
+        (FedProf(alpha="theorem1"), SAMPLES),
         (ByDataShare(), SAMPLES),
         (Random(), dict.fromkeys("abcd", 1.0)),
     ],
@@ -93,39 +93,20 @@ def test_with_replacement_each_draw_is_by_weight_again():
     law = Counter()
     for first, second in itertools.product(share, repeat=2):
         law[tuple(sorted((first, second)))] += share[first] * share[second]
-    selector = FedProf(Alpha(10.0), Replacement.WITH)
+    selector = FedProf(alpha=10.0, replacement="with")
     assert_law(frequencies(selector, KNOWN, 2), law)
 
 
 def test_the_score_is_eq_7():
     """λ_k = exp(-α_k div_k)."""
-    scores = FedProf(Alpha(10.0, {"c": 2.0})).scores(KNOWN)
+    scores = FedProf(alpha=10.0, alpha_by_client={"c": 2.0}).scores(KNOWN)
     assert scores == pytest.approx({"a": 1, "b": 0.60653066, "c": 0.81873075, "d": 0.04978707})
-
-
-def test_theorem_1_makes_the_profiles_cancel():
-    """With its factors, Eq. (7) gives λ_k = Λ ρ_k and Σ λ_k = Λ, whatever the divergences."""
-    divergence_K = torch.tensor([0.02, 0.5, 3.0], dtype=torch.float64)
-    rho_K = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    scores_K = (-theorem1(divergence_K, rho_K, 1.7) * divergence_K).exp()
-    torch.testing.assert_close(scores_K, 1.7 * rho_K, rtol=1e-12, atol=0)
-    assert theorem1(divergence_K, rho_K, 1.0)[1].item() == pytest.approx(2.4079456)  # -ln(0.3)/0.5
-
-
-@pytest.mark.parametrize(
-    ("divergence", "rho", "total", "message"),
-    [(0.0, 1.0, 1.0, "divides by it"), (1.0, 0.0, 1.0, "above 0"), (1.0, 1.0, 0.0, "above 0")],
-)
-def test_theorem_1_has_no_factor_where_it_divides_by_nothing(divergence, rho, total, message):
-    """Nor has it the logarithm of 0."""
-    with pytest.raises(DataError, match=message):
-        theorem1(*torch.tensor([[divergence], [rho]], dtype=torch.float64), total)
 
 
 def test_a_score_too_small_for_a_float_still_ranks():
     """exp(-25 · 40) is 0 in floating point; the order of such clients is kept all the same."""
     known = standing(divergence=[40.0, 41.0, 1000.0, 39.0])
-    assert FedProf(Alpha(25.0)).select(known, 2, generator()) == ("a", "d")
+    assert FedProf(alpha=25.0).select(known, 2, generator()) == ("a", "d")
 
 
 # √n · loss: a 3, b 8, c 2, d 20, e 12, f 5, g 1, h 30
@@ -212,11 +193,6 @@ def test_more_clients_than_there_are_are_not_aggregated(share):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Alpha(-1.0), "alpha = -1.0"),
-        (lambda: Alpha(1.0, {"client-3": math.nan}), "client-3 = nan"),
-        (lambda: Afl(excluded=1.1), "excluded = 1.1"),
-        (lambda: Afl(uniform=-0.1), "uniform = -0.1"),
-        (lambda: Afl(sharpness=math.inf), "sharpness = inf"),
         (lambda: FairnessFloor(Random(), 0), "rounds = 0"),
         (lambda: clients_per_round(0.0, 5), "fraction = 0.0"),
         (lambda: clients_per_round(1.01, 5), "fraction = 1.01"),
@@ -232,10 +208,10 @@ def test_settings_without_a_meaning_are_refused(make, message):
 @pytest.mark.parametrize(
     ("selector", "known", "message"),
     [
-        (FedProf(Alpha(1.0)), standing(divergence=[0.1, math.nan]), "b: divergence = nan"),
-        (FedProf(Alpha(0.0)), standing(divergence=[0.1, math.inf]), "b: divergence = inf"),
-        (FedProf(Alpha(1.0)), Standing(("a", "b")), "a: divergence = None"),
-        (FedProf(Theorem1()), Standing(("a", "b")), "a: n_samples = None"),
+        (FedProf(alpha=1.0), standing(divergence=[0.1, math.nan]), "b: divergence = nan"),
+        (FedProf(alpha=0.0), standing(divergence=[0.1, math.inf]), "b: divergence = inf"),
+        (FedProf(alpha=1.0), Standing(("a", "b")), "a: divergence = None"),
+        (FedProf(alpha="theorem1"), Standing(("a", "b")), "a: n_samples = None"),
         (ByDataShare(), standing(n_samples=[3, 0]), "b: n_samples = 0.0"),
         (Afl(), standing(n_samples=[3, 4]), "a: loss = None"),
         (Cfcfm(), standing(time_s=[3, 4]), "a: rounds_waited = None"),

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import securefl
 from securefl.algorithms.algorithm import Sgd, Work
-from securefl.algorithms.servers.adaptive import Adaptive, Rule
+from securefl.algorithms.servers.adaptive import FedAdagrad, FedAdam, FedYogi
 from securefl.algorithms.servers.drift import DriftServer
 from securefl.algorithms.servers.fednova import effective_steps
 from securefl.algorithms.servers.server_optimiser import Averaged
@@ -90,12 +90,13 @@ def test_adaptive_moments_of_one_parameter():
     """Three moves of 1, 2 and -1 give the m and v that a pencil gives."""
     w = {"w": torch.zeros(1, dtype=torch.float64)}
     after = {
-        Rule.ADAGRAD: ([0.5, 1.25, 0.125], [1.25, 5.25, 6.25]),
-        Rule.ADAM: ([0.5, 1.25, 0.125], [0.4375, 1.328125, 1.24609375]),
-        Rule.YOGI: ([0.5, 1.25, 0.125], [0.5, 1.5, 1.25]),
+        FedAdagrad: ([0.5, 1.25, 0.125], [1.25, 5.25, 6.25]),
+        FedAdam: ([0.5, 1.25, 0.125], [0.4375, 1.328125, 1.24609375]),
+        FedYogi: ([0.5, 1.25, 0.125], [0.5, 1.5, 1.25]),
     }
-    for rule, (first, second) in after.items():
-        server = Adaptive(rule, lr=1.0, beta1=0.5, beta2=0.75, tau=0.5)
+    for kind, (first, second) in after.items():
+        beta2 = {} if kind is FedAdagrad else {"beta2": 0.75}
+        server = kind(lr=1.0, beta1=0.5, tau=0.5, **beta2)
         kept = server.init(w)
         for move, m, v in zip([1.0, 2.0, -1.0], first, second, strict=True):
             average = {"w": w["w"] + move}

@@ -17,10 +17,11 @@ from securefl.algorithms.algorithm import Sgd
 from securefl.errors import ConfigError, DataError
 from securefl.federation.training import Training
 from securefl.norms.bn_function import batch_moments
-from securefl.norms.frozen import Freeze, frozen_batch_norm
+from securefl.norms.frozen import frozen_batch_norm
 from securefl.norms.padded import Present, moments_of, padded_batch_norm
 from securefl.simulation.stacked.engine import Stacked
 from securefl.simulation.stacked.grouping import Grouping
+from securefl.types import Freeze
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import POLICIES, SERVERS, SOLVERS, reason

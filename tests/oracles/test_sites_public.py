@@ -24,9 +24,10 @@ from securefl.build.simulation import simulated
 from securefl.data.samples import samples
 from securefl.data.site_file import load_samples
 from securefl.errors import ConfigError, DataError
-from securefl.federation.query import SIZE, Respondent
+from securefl.federation.query import Respondent
 from securefl.network.server import server_job
 from securefl.runs.folder_reader import read_run
+from securefl.types import SIZE
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")

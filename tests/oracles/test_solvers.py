@@ -374,7 +374,9 @@ def test_per_fedavg_is_a_gradient_one_step_ahead():
 # --- client-specific BN, encryption, models without features ---
 
 
-@pytest.mark.parametrize("solver", [FedProx(0.9), Scaffold(), FedDyn(0.9), FedDC(0.9)])
+@pytest.mark.parametrize(
+    "solver", [FedProx(mu=0.9), Scaffold(), FedDyn(alpha=0.9), FedDC(alpha=0.9)]
+)
 def test_a_clients_own_tensors_get_no_correction(solver):
     """Local BN has no w̄: its gradient is the loss's, bit for bit; the others' are corrected."""
     task = job()
@@ -442,14 +444,14 @@ def test_moon_needs_a_last_linear_layer():
     with pytest.raises(DataError, match=r"'1', is a BatchNorm1d: let the model end with"):
         train(replace(job(), model=model.double()), "solver.name=moon")
     with pytest.raises(DataError, match="last linear layer"):
-        Moon(1.0, 0.5).control(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()))
+        Moon(mu=1.0, temperature=0.5).control(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()))
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet20"])
 def test_the_models_have_features(name):
     """MOON can train each of them."""
     model = build_model(name, "batch", in_channels=1, n_features=64, n_classes=4, width=4)
-    assert Moon(1.0, 0.5).control(model) == {}
+    assert Moon(mu=1.0, temperature=0.5).control(model) == {}
 
 
 @pytest.mark.parametrize(

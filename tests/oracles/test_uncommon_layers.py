@@ -13,8 +13,9 @@ from torch import nn
 import securefl
 from securefl.errors import DataError
 from securefl.norms.adapted import adapted_batch_norm
-from securefl.norms.frozen import Freeze, at_rest_twin, frozen_batch_norm
+from securefl.norms.frozen import at_rest_twin, frozen_batch_norm
 from securefl.privacy.gradients import per_sample_gradients
+from securefl.types import Freeze
 
 pytestmark = pytest.mark.shapes
 

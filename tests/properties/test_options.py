@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from click.types import FloatParamType, IntParamType
 
 from securefl.errors import ConfigError
+from securefl.settings.axes import AXES
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config, Encrypt
 from securefl_cli.main import main
@@ -17,6 +18,9 @@ from securefl_cli.options import KEYS, settings_of
 from securefl_cli.run import run
 
 NUMBERS = (IntParamType, FloatParamType)
+
+
+CHOICES = {axis.table: axis.own() for axis in AXES}
 
 
 def config_of(**options):
@@ -37,7 +41,7 @@ def test_a_selector_is_named_with_its_other_keys():
     [
         ("fedprof:alhpa=3", "selection.alhpa: no such key; did you mean selection.alpha?"),
         ("fedporf", "selection.name = 'fedporf'"),
-        ("random:alpha=3", 'selection.alpha = 3.0 is read with selection.name = "fedprof"'),
+        ("random:alpha=3", 'selection.alpha = 3 is read with selection.name = "fedprof"'),
         ("random:fraction=many", "selection.fraction = 'many'"),
         ("fedprof:alpha", "--select fedprof:alpha: write NAME:KEY=VALUE"),
         ("fedprof:", "--select fedprof:: write NAME:KEY=VALUE"),
@@ -98,7 +102,8 @@ def test_a_number_is_typed_as_one_in_the_help():
     """Each option of `securefl run` whose setting is a number takes a number, and says so."""
     for name, key in KEYS.items():
         table, field = key.split(".")
-        kind = Config.model_fields[table].annotation.model_fields[field].annotation
+        tables = [Config.model_fields[table].annotation, *CHOICES.get(table, {}).values()]
+        kind = next(t.model_fields[field].annotation for t in tables if field in t.model_fields)
         numeric = {int, float} & {kind, *get_args(kind)}
         (option,) = (parameter for parameter in run.params if parameter.name == name)
         assert isinstance(option.type, NUMBERS) == bool(numeric), name

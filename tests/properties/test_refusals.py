@@ -5,7 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.network.refusals import MOST_LINES, WITHIN_S, Refusals, Warned
+from securefl.network.refusals import MOST_LINES, WITHIN_S, Refusals
+from securefl.network.saying import Warned
 
 
 def refused(calls):

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import securefl
 from securefl.algorithms.federated import Federated
-from securefl.algorithms.normalisation.client_bn import ClientBN, Keep
+from securefl.algorithms.normalisation.client_bn import ClientBN
 from securefl.errors import ConfigError, DataError, Diverged, TooFewContributions, ValueRefused
 from securefl.exchange.layout import pack, unpack
 from securefl.exchange.plain import PlainChannel
@@ -335,7 +335,7 @@ class SpoilingItsOwn:
     """FedBN in which a client whose labels are all 2 ruins what it keeps to itself."""
 
     def __init__(self):
-        inner = Federated(ClientBN(Keep.BATCH_NORM))
+        inner = Federated(ClientBN("fedbn"))
         self.plan, self.init, self.update, self.inner = inner.plan, inner.init, inner.update, inner
 
     def client(self, state, work, exchange):

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.build.algorithm import switch_round
 from securefl.build.training import rate_said, schedule
 from securefl.errors import ConfigError
 from securefl.settings.load import load_config
@@ -24,7 +23,7 @@ def test_a_share_of_the_rounds_is_one_round_for_all_that_ask(thousandths, rounds
         {"run": {"rounds": rounds}, "algorithm": {"name": "fixbn", "switch": share}}
     )
     assert config.rounds_in(share) == max(1, ceil(Fraction(thousandths, 1000) * rounds))
-    assert switch_round(config) == config.rounds_in(share)
+    assert config.algorithm.switch_round(config.run.rounds) == config.rounds_in(share)
 
 
 @pytest.mark.parametrize(

@@ -14,20 +14,21 @@ from securefl.selection.cfcfm import Cfcfm
 from securefl.selection.data_share import ByDataShare
 from securefl.selection.draw import Replacement
 from securefl.selection.fairness import FairnessFloor
-from securefl.selection.fedprof import Alpha, FedProf, Theorem1
-from securefl.selection.selector import Standing, clients_per_round
+from securefl.selection.fedprof import FedProf
+from securefl.selection.selector import Standing
 from securefl.selection.uniform import Random
+from securefl.settings.axes import clients_per_round
 
 pytestmark = pytest.mark.shapes
 
 SELECTORS = [
     Random(),
     ByDataShare(),
-    FedProf(Alpha(10.0)),
-    FedProf(Theorem1()),
+    FedProf(alpha=10.0),
+    FedProf(alpha="theorem1"),
     Afl(),
     Cfcfm(),
-    FairnessFloor(FedProf(Alpha(25.0)), 3),
+    FairnessFloor(FedProf(alpha=25.0), 3),
 ]
 seeds = st.integers(0, 2**32)
 
@@ -67,29 +68,29 @@ def test_without_a_penalty_fedprof_selects_as_random_does(known, n, seed, replac
     """α = 0 makes exactly the same draws, round after round."""
     first, second = generator(seed), generator(seed)
     for _ in range(3):
-        fedprof = FedProf(Alpha(0.0), replacement).select(known, n, first)
-        assert fedprof == Random(replacement).select(known, n, second)
+        fedprof = FedProf(alpha=0.0, replacement=replacement).select(known, n, first)
+        assert fedprof == Random(replacement=replacement).select(known, n, second)
 
 
 @given(standings(), st.integers(1, 12), st.floats(0, 1e300), seeds)
 def test_equal_divergences_select_as_random_does(known, n, divergence, seed):
     """No rounding tells equal scores apart, however small they are."""
     equal = Standing(known.clients, divergence=dict.fromkeys(known.clients, divergence))
-    fedprof = FedProf(Alpha(10.0)).select(equal, n, generator(seed))
+    fedprof = FedProf(alpha=10.0).select(equal, n, generator(seed))
     assert fedprof == Random().select(known, n, generator(seed))
 
 
 @given(standings(), st.integers(1, 12), seeds, st.sampled_from(Replacement))
 def test_under_theorem_1_fedprof_selects_by_data_share(known, n, seed, replacement):
     """Its penalty factors take the divergence out of the score."""
-    theorem = FedProf(Theorem1(), replacement).select(known, n, generator(seed))
-    assert theorem == ByDataShare(replacement).select(known, n, generator(seed))
+    theorem = FedProf(alpha="theorem1", replacement=replacement).select(known, n, generator(seed))
+    assert theorem == ByDataShare(replacement=replacement).select(known, n, generator(seed))
 
 
 @given(standings(least=1), st.integers(1, 20), seeds)
 def test_with_replacement_there_are_as_many_draws_as_asked_for(known, n, seed):
     """Also more than there are clients."""
-    chosen = FedProf(Alpha(1.0), Replacement.WITH).select(known, n, generator(seed))
+    chosen = FedProf(alpha=1.0, replacement="with").select(known, n, generator(seed))
     assert len(chosen) == n
     assert set(chosen) <= set(known.clients)
 
@@ -98,7 +99,7 @@ def test_with_replacement_there_are_as_many_draws_as_asked_for(known, n, seed):
 def test_no_client_waits_longer_than_the_floor_and_one_turn(known, n, rounds, seed):
     """Even the client whose profile is infinitely far in all but name."""
     clients = known.clients
-    floor, rng = FairnessFloor(FedProf(Alpha(25.0)), rounds), generator(seed)
+    floor, rng = FairnessFloor(FedProf(alpha=25.0), rounds), generator(seed)
     waited = dict.fromkeys(clients, 1)
     for _ in range(2 * (rounds + len(clients))):
         now = Standing(clients, divergence=known.divergence, rounds_waited=waited)

@@ -7,44 +7,100 @@ statistics, and the reverse of SiloBN γ and β. SingleNet keeps everything: eve
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from torch import nn
+from securefl.algorithms.normalisation.normalisation import Normalisation
 
-from securefl.algorithms.algorithm import averaged_tensors
-from securefl.algorithms.normalisation.policy import RoundNorm, required_layers
-from securefl.norms.find import affine, statistics
-from securefl.types import State
+if TYPE_CHECKING:
+    from torch import nn
+
+    from securefl.algorithms.normalisation.policy import Policy, RoundNorm
+    from securefl.types import State
+
+OTHERS = "each client normalises a record by the others of its batch"
 
 
-class Keep(StrEnum):
-    """What a client keeps."""
+class KeptBN(Normalisation):
+    """Choices by which a part of the model is each client's own."""
 
-    BATCH_NORM = "fedbn"
-    STATISTICS = "silobn"
-    AFFINE = "local-affine"
-    ALL = "singlenet"
+    keeps_statistics: ClassVar[bool] = True
+    keeps_affine: ClassVar[bool] = True
+    mixes_records: ClassVar[str] = OTHERS
+
+    def build(self, rounds: int) -> Policy:
+        """See `NormalisationChoice`."""
+        del rounds
+        return ClientBN(self.name, statistics=self.keeps_statistics, affine=self.keeps_affine)
+
+
+class FedBN(KeptBN):
+    """Each client keeps BN."""
+
+    name: Literal["fedbn"] = "fedbn"
+    kept: ClassVar[str] = "BN"
+    statistics_stay: ClassVar[bool] = True
+
+
+class SiloBN(KeptBN):
+    """Each client keeps BN's statistics."""
+
+    name: Literal["silobn"] = "silobn"
+    kept: ClassVar[str] = "the BN statistics"
+    statistics_stay: ClassVar[bool] = True
+    keeps_affine: ClassVar[bool] = False
+
+
+class LocalAffine(KeptBN):
+    """Each client keeps γ and β."""
+
+    name: Literal["local-affine"] = "local-affine"
+    kept: ClassVar[str] = "γ and β"
+    keeps_statistics: ClassVar[bool] = False
+
+
+class SingleNet(Normalisation):
+    """Each client keeps the whole model."""
+
+    name: Literal["singlenet"] = "singlenet"
+    kept: ClassVar[str] = "the model"
+    global_model: ClassVar[bool] = False
+
+    def build(self, rounds: int) -> Policy:
+        """See `NormalisationChoice`."""
+        del rounds
+        return own_model
 
 
 @dataclass(frozen=True, slots=True)
 class ClientBN:
-    """Each client keeps `keep`."""
+    """The policy by which each client keeps statistics, scale and shift of BN, or one of them."""
 
-    keep: Keep
+    name: str
+    """Of the algorithm, for messages."""
+    statistics: bool = True
+    affine: bool = True
 
     def __call__(self, state: State, model: nn.Module) -> RoundNorm:
-        """The same in all rounds; DataError where the model has no BN."""
-        del state
-        local = frozenset(self._names(model))
-        return RoundNorm(local=local, layers_alone=self.keep is not Keep.ALL)
+        """Return the same in all rounds; DataError where the model has no BN."""
+        from securefl.algorithms.normalisation.policy import RoundNorm, required_layers
+        from securefl.norms.find import affine, statistics
 
-    def _names(self, model: nn.Module) -> set[str]:
-        if self.keep is Keep.ALL:
-            return {name for named in averaged_tensors(model).values() for name in named}
-        required_layers(model, self.keep)
-        names: set[str] = set()
-        if self.keep is not Keep.AFFINE:
-            names |= statistics(model).keys()
-        if self.keep is not Keep.STATISTICS:
-            names |= affine(model).keys()
-        return names
+        del state
+        required_layers(model, self.name)
+        local: set[str] = set()
+        if self.statistics:
+            local |= statistics(model).keys()
+        if self.affine:
+            local |= affine(model).keys()
+        return RoundNorm(local=frozenset(local), layers_alone=True)
+
+
+def own_model(state: State, model: nn.Module) -> RoundNorm:
+    """Return the policy by which each client keeps everything, the same in all rounds."""
+    from securefl.algorithms.algorithm import averaged_tensors
+    from securefl.algorithms.normalisation.policy import RoundNorm
+
+    del state
+    return RoundNorm(
+        local=frozenset(name for named in averaged_tensors(model).values() for name in named)
+    )

@@ -11,25 +11,85 @@ is in the state, and each client sends it with its statistics. The first round h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from torch import nn
-
-from securefl.algorithms.normalisation.policy import (
-    Pooling,
-    RoundNorm,
-    references,
-    required_normalising,
-)
+from securefl.algorithms.normalisation.normalisation import Normalisation
 from securefl.errors import ConfigError
-from securefl.exchange.moments import Gradients, Moments
-from securefl.norms.frozen import Freeze
-from securefl.types import State
+from securefl.settings.axes import Normalises, never_frozen, rounds_in
+from securefl.settings.table import Count, Share
+from securefl.types import Freeze, Gradients, Moments
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from securefl.algorithms.normalisation.policy import Policy, RoundNorm
+    from securefl.settings.tables import Config
+    from securefl.types import State
+
+GRADIENT = "every record's gradient depends on all records of all clients' batches"
+OUTPUT = "every record's output depends on all records of all clients' batches"
+
+
+class PooledBN(Normalisation):
+    """Choices by which the first local step normalises by all clients' batches."""
+
+    moments: Literal["two-pass", "fused"] = "two-pass"
+    """How statistics travel: 3L + 1 exchanges a round, or 2L + 1."""
+    pools: ClassVar[bool] = True
+    normalises: ClassVar[Normalises] = Normalises.BY_POOLED
+    mixes_records: ClassVar[str] = GRADIENT
+
+    def build(self, rounds: int) -> Policy:
+        """See `NormalisationChoice`."""
+        return FedTAN(Moments(self.moments), pooled_rounds=self.switch_round(rounds))
+
+
+class PooledThroughout(PooledBN):
+    """FedTAN."""
+
+    name: Literal["fedtan"] = "fedtan"
+
+
+class PooledThenFrozen(PooledBN):
+    """FedTAN-II: pooled rounds, then frozen ones."""
+
+    name: Literal["fedtan-ii"] = "fedtan-ii"
+    switch: Share | Count = 0.5
+    """When BN is frozen: after this share of the rounds, or after so many."""
+
+    @property
+    def frozen(self) -> Freeze:
+        """See `NormalisationChoice`."""
+        return Freeze.STATISTICS
+
+    def switch_round(self, rounds: int) -> int:
+        """See `NormalisationChoice`."""
+        return rounds_in(self.switch, rounds)
+
+    def clashes(self, config: Config) -> Iterator[str]:
+        """See `NormalisationChoice`."""
+        yield from never_frozen(self.switch, config.run.rounds)
+
+
+class ForwardOnly(Normalisation):
+    """FedAvg with FedTAN's forward exchange alone ("FedAvg + Algorithm 2")."""
+
+    name: Literal["forward-only"] = "forward-only"
+    pools: ClassVar[bool] = True
+    normalises: ClassVar[Normalises] = Normalises.BY_POOLED_CONSTANTS
+    mixes_records: ClassVar[str] = OUTPUT
+
+    def build(self, rounds: int) -> Policy:
+        """See `NormalisationChoice`."""
+        del rounds
+        return FedTAN(gradients=Gradients.OWN)
 
 
 @dataclass(frozen=True, slots=True)
 class FedTAN:
-    """FedTAN; with `Gradients.OWN` the forward-only variant ("FedAvg + Algorithm 2").
+    """FedTAN's policy; with `Gradients.OWN` the forward-only variant ("FedAvg + Algorithm 2").
 
     With `pooled_rounds` = M it is FedTAN-II: M such rounds, then FedAvg on w with S frozen at its
     global value (section VI).
@@ -45,16 +105,23 @@ class FedTAN:
     def __post_init__(self) -> None:
         if self.moments is Moments.FUSED and self.gradients is Gradients.OWN:
             raise ConfigError(
-                'algorithm.moments = "fused" with algorithm.name = "forward-only": fused moments '
-                'share their gradients; use "two-pass", or algorithm.name = "fedtan"'
+                "fused moments with each client's own gradients: fused moments share their "
+                "gradients; use two passes"
             )
 
     def __call__(self, state: State, model: nn.Module) -> RoundNorm:
-        """Pooled, or frozen after M rounds; DataError where the model has no BN.
+        """Return a pooled round, or a frozen one after M; DataError where the model has no BN.
 
         Raises:
             ConfigError: torch.compile made the model.
         """
+        from securefl.algorithms.normalisation.policy import (
+            Pooling,
+            RoundNorm,
+            references,
+            required_normalising,
+        )
+
         required_normalising(model, "FedTAN")
         if any(hasattr(layer, "_orig_mod") for layer in model.modules()):
             raise ConfigError(

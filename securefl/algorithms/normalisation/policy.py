@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from securefl.algorithms.algorithm import Work, copied
 from securefl.algorithms.normalisation.window import FILLED, VARIATION, Window
 from securefl.errors import DataError
-from securefl.exchange.moments import Gradients, Moments, moment_messages
+from securefl.exchange.moments import moment_messages
 from securefl.exchange.sums import Exchange
 from securefl.norms.find import (
     BatchNorm,
@@ -27,11 +27,11 @@ from securefl.norms.find import (
     batch_normalising,
     statistics,
 )
-from securefl.norms.frozen import Freeze, frozen_batch_norm
+from securefl.norms.frozen import frozen_batch_norm
 from securefl.norms.outside import in_layers_alone
 from securefl.norms.pooled import pooled_batch_norm
 from securefl.norms.static import measure_statistics
-from securefl.types import Kind, MessageSpec, NamedTensors, State
+from securefl.types import Freeze, Gradients, Kind, MessageSpec, Moments, NamedTensors, State
 
 REFERENCE = "fedtan/reference/"
 
@@ -163,7 +163,7 @@ class RoundNorm:
         means.update({REFERENCE + name: mean_C for name, mean_C in seen.items()})
 
 
-Normalisation: TypeAlias = Callable[[State, nn.Module], RoundNorm]
+Policy: TypeAlias = Callable[[State, nn.Module], RoundNorm]
 """The round that follows a state; raises DataError where the model has no layer for it."""
 
 
@@ -198,12 +198,3 @@ def required_layers(model: nn.Module, policy: str) -> dict[str, BatchNorm]:
             'the model BN layers (of the settings\' own models, model.norm = "batch")'
         )
     return layers
-
-
-def aggregated(state: State, model: nn.Module) -> RoundNorm:
-    """Average statistics, scale and shift like weights (FedTAN, Eqs. (5), (6)).
-
-    FedAvg's policy, and the only one for a model without BN.
-    """
-    del state, model
-    return RoundNorm()

@@ -8,14 +8,33 @@ so that every round can be scored, and the last model with the statistics of the
 
 from __future__ import annotations
 
-from torch import nn
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from securefl.algorithms.normalisation.policy import RoundNorm, required_normalising
-from securefl.types import State
+from securefl.algorithms.normalisation.normalisation import Normalisation
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from securefl.algorithms.normalisation.policy import Policy, RoundNorm
+    from securefl.types import State
+
+
+class StaticBN(Normalisation):
+    """Statistics of the round's first model on all of a client's data."""
+
+    name: Literal["static-bn"] = "static-bn"
+    mixes_records: ClassVar[str] = "statistics are measured on the clients' records without noise"
+
+    def build(self, rounds: int) -> Policy:
+        """See `NormalisationChoice`."""
+        del rounds
+        return static_bn
 
 
 def static_bn(state: State, model: nn.Module) -> RoundNorm:
-    """The same in all rounds; DataError where the model has no BN."""
+    """Return the same in all rounds; DataError where the model has no BN."""
+    from securefl.algorithms.normalisation.policy import RoundNorm, required_normalising
+
     del state
     required_normalising(model, "static BN")
     return RoundNorm(static=True, layers_alone=True)

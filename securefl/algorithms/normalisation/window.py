@@ -14,13 +14,16 @@ model that all have, varies by its sampling alone, no less at the end than at th
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from securefl.errors import DataError
-from securefl.norms.watch import WatchedMoments
-from securefl.types import Kind, NamedTensors, State
+from securefl.types import Kind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from securefl.norms.watch import WatchedMoments
+    from securefl.types import NamedTensors, State
 
 VARIATION = "fixbn/variation"
 FILLED = "fixbn/filled"
@@ -59,6 +62,8 @@ class Window:
                 "no BN layer of the model was called in a whole round, so that there are no "
                 'statistics to settle: call one, or use algorithm.name = "fedavg"'
             )
+        import torch
+
         now = torch.cat(
             [torch.stack([torch.cat(pair) for pair in passes]).mean(0) for passes in seen.values()]
         )

@@ -12,57 +12,83 @@ FedAvg, bit for bit: the step is written so that rounding is the average's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
-from torch import Tensor
+from pydantic import Field
 
-from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
-from securefl.types import NamedTensors
+from securefl.algorithms.servers.server_optimiser import Averaged, ServerOptimiser, Stepped
+from securefl.settings.table import Positive
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-class Rule(StrEnum):
-    """How v follows Δ²."""
-
-    ADAGRAD = "fedadagrad"
-    ADAM = "fedadam"
-    YOGI = "fedyogi"
+    from securefl.types import NamedTensors
 
 
-@dataclass(frozen=True, slots=True)
-class Adaptive:
+class Adaptive(ServerOptimiser):
     """A step whose size is a parameter's own."""
 
-    rule: Rule
-    lr: float
-    beta1: float
-    beta2: float
-    tau: float
+    lr: Positive = 0.01
+    """η"""
+    beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
+    """β₁"""
+    tau: Positive = 0.001
+    """τ, how adaptive the optimiser is: the less, the more."""
 
     def init(self, parameters: NamedTensors) -> NamedTensors:
-        """M = 0, v = τ²."""
-        m = {f"m/{name}": torch.zeros_like(value) for name, value in parameters.items()}
-        v = {f"v/{name}": torch.full_like(w, self.tau**2) for name, w in parameters.items()}
+        """Return m = 0, v = τ²."""
+        m = {f"m/{name}": w.new_zeros(w.shape) for name, w in parameters.items()}
+        v = {f"v/{name}": w.new_full(w.shape, self.tau**2) for name, w in parameters.items()}
         return m | v
 
     def step(self, averaged: Averaged, kept: NamedTensors) -> Stepped:
-        """One step for each parameter."""
+        """Take one step for each parameter."""
         model: dict[str, Tensor] = {}
         now = dict(kept)
         for name, delta in averaged.moves().items():
             m = self.beta1 * kept[f"m/{name}"] + (1 - self.beta1) * delta
-            v = self._second_moment(kept[f"v/{name}"], delta.square())
+            v = self.second_moment(kept[f"v/{name}"], delta.square())
             step = self.lr / (v.sqrt() + self.tau)
             model[name] = averaged.mean[name] + (step * m - delta)
             now |= {f"m/{name}": m, f"v/{name}": v}
         return model, now
 
-    def _second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        match self.rule:
-            case Rule.ADAGRAD:
-                return v + square
-            case Rule.ADAM:
-                return self.beta2 * v + (1 - self.beta2) * square
-            case Rule.YOGI:
-                return v - (1 - self.beta2) * square * torch.sign(v - square)
+    @abstractmethod
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """Return the next v, of the last one and Δ²."""
+
+
+class FedAdagrad(Adaptive):
+    """v that sums Δ²."""
+
+    name: Literal["fedadagrad"] = "fedadagrad"
+    lr: Positive = 0.1
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """See `Adaptive`."""
+        return v + square
+
+
+class FedAdam(Adaptive):
+    """v that is a moving mean of Δ²."""
+
+    name: Literal["fedadam"] = "fedadam"
+    beta2: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.99
+    """β₂"""
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """See `Adaptive`."""
+        return self.beta2 * v + (1 - self.beta2) * square
+
+
+class FedYogi(Adaptive):
+    """v that follows the sign of v - Δ²."""
+
+    name: Literal["fedyogi"] = "fedyogi"
+    beta2: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.99
+    """β₂"""
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """See `Adaptive`."""
+        return v - (1 - self.beta2) * square * (v - square).sign()

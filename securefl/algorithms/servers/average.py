@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
-from securefl.types import NamedTensors
+from securefl.algorithms.servers.server_optimiser import Averaged, ServerOptimiser, Stepped
+
+if TYPE_CHECKING:
+    from securefl.types import NamedTensors
 
 
-@dataclass(frozen=True, slots=True)
-class Average:
+class Average(ServerOptimiser):
     """w̄ ← Σ p_i w_i."""
 
-    def init(self, parameters: NamedTensors) -> NamedTensors:
-        """Nothing."""
-        del parameters
-        return {}
+    name: Literal["average"] = "average"
+    takes_step: ClassVar[bool] = False
 
     def step(self, averaged: Averaged, kept: NamedTensors) -> Stepped:
-        """The average."""
+        """Return the average."""
         return averaged.mean, kept

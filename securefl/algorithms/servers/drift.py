@@ -10,25 +10,26 @@ h is -α H: its Algorithm 1 divides by the α that it has multiplied with.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
-from securefl.types import NamedTensors
+
+if TYPE_CHECKING:
+    from securefl.types import NamedTensors
 
 DRIFT = "drift"
 
 
 @dataclass(frozen=True, slots=True)
 class DriftServer:
-    """Adds to the average the mean drift of all clients, those that stay away included."""
+    """The average and the mean drift of all clients, those that stay away included."""
 
     def init(self, parameters: NamedTensors) -> NamedTensors:
-        """H = 0."""
-        return {f"{DRIFT}/{name}": torch.zeros_like(value) for name, value in parameters.items()}
+        """Return H = 0."""
+        return {f"{DRIFT}/{name}": w.new_zeros(w.shape) for name, w in parameters.items()}
 
     def step(self, averaged: Averaged, kept: NamedTensors) -> Stepped:
-        """The average, moved on by H."""
+        """Return the average, moved on by H."""
         moves, share = averaged.moves(), averaged.share
         drift = {f"{DRIFT}/{name}": kept[f"{DRIFT}/{name}"] + share * moves[name] for name in moves}
         model = {name: w + drift[f"{DRIFT}/{name}"] for name, w in averaged.mean.items()}

@@ -14,31 +14,49 @@ The count is of gradients, whatever solver made them: FedProx's own ‖a_i‖₁
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from torch import nn
-
-from securefl.algorithms.algorithm import trained_parameters
 from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
-from securefl.algorithms.solvers.solver import End, LocalSession, Solver, Start, StepContext
-from securefl.types import NamedTensors
+from securefl.algorithms.solvers.solver import End, LocalSession, LocalSolver, Start, StepContext
+from securefl.settings.axes import ServerChoice
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from securefl.types import NamedTensors
 
 STEPS = "fednova/steps"
 
 
+class FedNova(ServerChoice):
+    """The settings of FedNova, which has no key of its own."""
+
+    name: Literal["fednova"] = "fednova"
+    counts_steps: ClassVar[bool] = True
+
+    def build(self, expected_steps: float) -> NovaServer:
+        """See `ServerChoice`."""
+        return NovaServer(expected_steps)
+
+    def around(self, solver: LocalSolver, expected_steps: float) -> Normalised:
+        """See `ServerChoice`."""
+        return Normalised(solver, expected_steps)
+
+
 @dataclass(frozen=True, slots=True)
-class FedNova:
-    """The server's half."""
+class NovaServer:
+    """FedNova's half at the server."""
 
     expected_steps: float = 1.0
     """The first round's s."""
 
     def init(self, parameters: NamedTensors) -> NamedTensors:
-        """The first round's s."""
+        """Return the first round's s."""
         like = next(iter(parameters.values()))
         return {STEPS: like.new_tensor(self.expected_steps)}
 
     def step(self, averaged: Averaged, kept: NamedTensors) -> Stepped:
-        """τ_eff times the mean normalised move."""
+        """Take τ_eff times the mean normalised move."""
         steps = averaged.control[STEPS]
         factor = steps / kept[STEPS]
         model = {name: averaged.last[name] + factor * d for name, d in averaged.moves().items()}
@@ -47,19 +65,21 @@ class FedNova:
 
 @dataclass(frozen=True, slots=True)
 class Normalised:
-    """The clients' half, around any solver."""
+    """FedNova's half at the clients, around any solver."""
 
-    solver: Solver
+    solver: LocalSolver
     expected_steps: float = 1.0
     """As the server's."""
 
     def control(self, model: nn.Module) -> NamedTensors:
-        """The solver's own, and τ_eff."""
+        """Return the solver's own, and τ_eff."""
+        from securefl.algorithms.algorithm import trained_parameters
+
         like = next(iter(trained_parameters(model).values()))
         return {**self.solver.control(model), STEPS: like.new_tensor(self.expected_steps)}
 
     def begin(self, start: Start) -> LocalSession:
-        """The solver's own round."""
+        """Begin the solver's own round."""
         return _Session(start, self.solver.begin(start))
 
 
@@ -81,6 +101,6 @@ class _Session:
 
 
 def effective_steps(k: int, momentum: float) -> float:
-    """‖a_i‖₁ of K steps whose momentum buffer begins empty."""
+    """Return ‖a_i‖₁ of K steps whose momentum buffer begins empty."""
     m = momentum
     return (k - m * (1 - m**k) / (1 - m)) / (1 - m)

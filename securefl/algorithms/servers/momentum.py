@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
+from pydantic import Field
 
-from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
-from securefl.types import NamedTensors
+from securefl.algorithms.servers.server_optimiser import Averaged, ServerOptimiser, Stepped
+from securefl.settings.table import Positive
+
+if TYPE_CHECKING:
+    from securefl.types import NamedTensors
 
 
-@dataclass(frozen=True, slots=True)
-class ServerMomentum:
+class ServerMomentum(ServerOptimiser):
     """v ← β v + Δ,  w̄ ← w̄ + η v."""
 
-    lr: float
-    beta: float
+    name: Literal["momentum"] = "momentum"
+    lr: Positive = 0.1
+    """η"""
+    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
+    """β"""
 
     def init(self, parameters: NamedTensors) -> NamedTensors:
-        """V = 0."""
-        return {name: torch.zeros_like(value) for name, value in parameters.items()}
+        """Return v = 0."""
+        return {name: value.new_zeros(value.shape) for name, value in parameters.items()}
 
     def step(self, averaged: Averaged, kept: NamedTensors) -> Stepped:
-        """SGD with momentum on -Δ."""
-        moving = {name: self.beta * kept[name] + move for name, move in averaged.moves().items()}
+        """Take SGD's step with momentum on -Δ."""
+        moving = {n: self.momentum * kept[n] + move for n, move in averaged.moves().items()}
         model = {name: averaged.last[name] + self.lr * v for name, v in moving.items()}
         return model, {**kept, **moving}

@@ -6,20 +6,24 @@ the place of a negative gradient (Reddi et al., "Adaptive Federated Optimization
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from torch import Tensor
+from securefl.settings.axes import ServerChoice
 
-from securefl.types import NamedTensors
+if TYPE_CHECKING:
+    from torch import Tensor
 
-Stepped: TypeAlias = tuple[NamedTensors, NamedTensors]
+    from securefl.types import NamedTensors
+
+Stepped: TypeAlias = "tuple[NamedTensors, NamedTensors]"
 """The next model, and what the server keeps now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """What a round came to; the names are those that travelled in it."""
+    """Result of a round; the names are those that travelled in it."""
 
     last: NamedTensors
     """w̄"""
@@ -31,15 +35,28 @@ class Averaged:
     """P, the weight of the clients whose models these are, as a share of all clients'."""
 
     def moves(self) -> dict[str, Tensor]:
-        """Δ, by name."""
+        """Return Δ, by name."""
         return {name: w - self.last[name] for name, w in self.mean.items()}
 
 
-class ServerOptimiser(Protocol):
-    """Two steps over plain values; it sees nothing that is not public to the server."""
+class ServerSteps(Protocol):
+    """Server optimisers, those of a solver's own among them; they see what the server may see."""
 
     def init(self, parameters: NamedTensors) -> NamedTensors:
-        """What the server keeps, as it is before the first round."""
+        """See `ServerOptimiser`."""
 
     def step(self, averaged: Averaged, kept: NamedTensors) -> Stepped:
-        """The next model, and what is kept for the step after."""
+        """See `ServerOptimiser`."""
+
+
+class ServerOptimiser(ServerChoice):
+    """A server optimiser with its settings: its fields are keys of the table `[server]`."""
+
+    def init(self, parameters: NamedTensors) -> NamedTensors:
+        """Return what the server keeps, as it is before the first round."""
+        del parameters
+        return {}
+
+    @abstractmethod
+    def step(self, averaged: Averaged, kept: NamedTensors) -> Stepped:
+        """Return the next model, and what is kept for the step after."""

@@ -14,36 +14,42 @@ correction left in, it would answer to itself and change its sign from round to 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import nn
+from securefl.algorithms.solvers.solver import End, Solver, Start, StepContext, trained, zeros_of
+from securefl.settings.table import Positive
 
-from securefl.algorithms.algorithm import trained_parameters
-from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
-from securefl.types import NamedTensors
+if TYPE_CHECKING:
+    from torch import nn
+
+    from securefl.types import NamedTensors
 
 DRIFT, GRADIENT = "drift", "gradient"
 
 
-@dataclass(frozen=True, slots=True)
-class FedDC:
+class FedDC(Solver):
     """SGD that is drawn to w̄ - h_i and corrected by what other clients' gradients were."""
 
-    alpha: float
+    name: Literal["feddc"] = "feddc"
+    alpha: Positive = 1.0
+    """α. The correction looks back on about 1 / (α η E) rounds, η the learning rate: few local
+    steps need a large α."""
+    elementwise: ClassVar[bool] = True
+    corrected: ClassVar[bool] = True
+    server_half: ClassVar[bool] = True
 
     def control(self, model: nn.Module) -> NamedTensors:
-        """c, zero at first."""
-        return {name: torch.zeros_like(value) for name, value in trained_parameters(model).items()}
+        """Return c, zero at first."""
+        return zeros_of(model)
 
     def begin(self, start: Start) -> _Session:
-        """h_i and c_i are remembered."""
+        """Begin a round; h_i and c_i are remembered."""
         kept = start.work.memory.solver
         drift, own = (
-            {n: kept.get(f"{part}/{n}", torch.zeros_like(w)) for n, w in start.origin.items()}
+            {n: kept.get(f"{part}/{n}", zero) for n, zero in start.zeros().items()}
             for part in (DRIFT, GRADIENT)
         )
-        sums = {name: torch.zeros_like(w) for name, w in start.origin.items()}
-        return _Session(start, self.alpha, drift, own, sums)
+        return _Session(start, self.alpha, drift, own, start.zeros())
 
     def followed(self, memory: NamedTensors, moved: NamedTensors) -> NamedTensors:
         """Returns what a client remembers whose model has `moved` after its last step."""

@@ -10,30 +10,33 @@ and h is over all clients where a round has some.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from torch import nn
+from securefl.algorithms.solvers.solver import End, Solver, Start, StepContext, trained
+from securefl.settings.table import Positive
 
-from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
-from securefl.types import NamedTensors
+if TYPE_CHECKING:
+    from securefl.types import NamedTensors
 
 
-@dataclass(frozen=True, slots=True)
-class FedDyn:
+class FedDyn(Solver):
     """SGD on the dynamically regularised loss."""
 
-    alpha: float
-
-    def control(self, model: nn.Module) -> NamedTensors:
-        """Nothing: the server follows h from the average."""
-        del model
-        return {}
+    name: Literal["feddyn"] = "feddyn"
+    alpha: Positive = 1.0
+    """α. The correction looks back on about 1 / (α η E) rounds, η the learning rate: few local
+    steps need a large α."""
+    elementwise: ClassVar[bool] = True
+    corrected: ClassVar[bool] = True
+    server_half: ClassVar[bool] = True
+    follows_refinement: ClassVar[bool] = True
 
     def begin(self, start: Start) -> _Session:
-        """h_i, the gradient of F_i at the last w_i, is remembered."""
+        """Begin a round; h_i, the gradient of F_i at the last w_i, is remembered."""
         return _Session(start, self.alpha, start.remembered())
 
     def followed(self, memory: NamedTensors, moved: NamedTensors) -> NamedTensors:
-        """h_i of a client whose model has `moved` after its last step, as the server's h will."""
+        """Return h_i of a client whose model has `moved` after its last step, as the server's h."""
         return {name: h - self.alpha * moved[name] for name, h in memory.items()}
 
 

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from torch import nn
-
-from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
-from securefl.types import NamedTensors
+from securefl.algorithms.solvers.solver import End, Solver, Start, StepContext, trained
+from securefl.settings.table import NotNegative
 
 
-@dataclass(frozen=True, slots=True)
-class FedProx:
-    """With μ = 0 it is FedAvg, bit for bit."""
+class FedProx(Solver):
+    """SGD on the loss and the distance from the global model."""
 
-    mu: float
-
-    def control(self, model: nn.Module) -> NamedTensors:
-        """Nothing."""
-        del model
-        return {}
+    name: Literal["fedprox"] = "fedprox"
+    mu: NotNegative = 0.01
+    """μ; with 0 it is FedAvg, bit for bit."""
+    elementwise: ClassVar[bool] = True
 
     def begin(self, start: Start) -> _Session:
-        """Nothing is remembered."""
+        """Begin a round; nothing is remembered."""
         return _Session(start, self.mu)
 
 

@@ -16,34 +16,37 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
-
-from securefl.algorithms.algorithm import copied
-from securefl.algorithms.features import last_linear, observed_features
-from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
+from securefl.algorithms.solvers.solver import End, Solver, Start, StepContext, trained
 from securefl.errors import DataError
-from securefl.norms.find import batch_norm_layers
-from securefl.norms.patch_forward import full
-from securefl.types import NamedTensors
+from securefl.settings.table import NotNegative, Positive
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from securefl.types import NamedTensors
 
 
-@dataclass(frozen=True, slots=True)
-class Moon:
+class Moon(Solver):
     """SGD on the loss and the contrast."""
 
-    mu: float
-    temperature: float
+    name: Literal["moon"] = "moon"
+    mu: NotNegative = 1.0
+    """μ"""
+    temperature: Positive = 0.5
+    """τ"""
+    second_gradient: ClassVar[str] = "its contrast is a second term"
 
     def control(self, model: nn.Module) -> NamedTensors:
-        """Nothing; DataError where the model has no features."""
+        """Return nothing; DataError where the model has no features."""
+        from securefl.algorithms.features import last_linear
+
         last_linear(model)
         return {}
 
     def begin(self, start: Start) -> _Session:
-        """The client's last model is remembered."""
+        """Begin a round; the client's last model is remembered."""
         last = start.work.memory.solver
         references = [_reference(start, last), _reference(start, {})] if last else []
         return _Session(start, self.mu, self.temperature, references)
@@ -61,13 +64,22 @@ class _Session:
         if not self.references:
             self.start.backward(around)
             return
+        from securefl.algorithms.features import observed_features
+
         with observed_features(self.start.work.model) as seen:
             self.start.backward(around, lambda x: self.mu * self._contrast(x, seen))
 
     def end(self) -> End:
+        from securefl.algorithms.algorithm import copied
+
         return End(trained(self.start), {}, copied(self.start.parameters))
 
     def _contrast(self, x: Tensor, seen: list[Tensor]) -> Tensor:
+        import torch
+        from torch.nn import functional
+
+        from securefl.norms.patch_forward import full
+
         if not seen:
             raise DataError("the model's last linear layer is not called in its forward pass")
         z = full(seen[-1]).flatten(1)
@@ -78,7 +90,9 @@ class _Session:
 
 
 def _reference(start: Start, parameters: NamedTensors) -> nn.Module:
-    """A copy of the model as the round begins, with these parameters in it."""
+    """Return a copy of the model as the round begins, with these parameters in it."""
+    from securefl.norms.find import batch_norm_layers
+
     model = copy.deepcopy(start.work.model).eval().requires_grad_(False)
     layers = batch_norm_layers(model)
     for name, layer in batch_norm_layers(start.work.model).items():
@@ -91,6 +105,11 @@ def _reference(start: Start, parameters: NamedTensors) -> nn.Module:
 
 
 def _features(model: nn.Module, x: Tensor) -> Tensor:
+    import torch
+
+    from securefl.algorithms.features import observed_features
+    from securefl.norms.patch_forward import full
+
     with torch.no_grad(), observed_features(model) as seen:
         model(x)
     return full(seen[-1]).flatten(1)

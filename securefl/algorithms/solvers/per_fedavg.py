@@ -12,29 +12,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-import torch
-from torch import nn
-
-from securefl.algorithms.algorithm import copied
-from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
-from securefl.types import NamedTensors
+from securefl.algorithms.solvers.solver import End, Solver, Start, StepContext, trained
+from securefl.settings.table import Positive
 
 
-@dataclass(frozen=True, slots=True)
-class PerFedAvg:
+class PerFedAvg(Solver):
     """SGD along the gradient one step ahead."""
 
-    inner_lr: float
-    """α"""
-
-    def control(self, model: nn.Module) -> NamedTensors:
-        """Nothing."""
-        del model
-        return {}
+    name: Literal["per-fedavg"] = "per-fedavg"
+    inner_lr: Positive = 0.01
+    """α, the step that a client's own model is ahead."""
+    elementwise: ClassVar[bool] = True
+    second_gradient: ClassVar[str] = "a step takes two gradients"
+    passes: ClassVar[int] = 2
 
     def begin(self, start: Start) -> _Session:
-        """Nothing is remembered."""
+        """Begin a round; nothing is remembered."""
         return _Session(start, self.inner_lr)
 
 
@@ -54,7 +49,11 @@ class _Session:
 
 @contextmanager
 def _ahead(start: Start, lr: float) -> Iterator[None]:
-    """Within, the model is a step along its gradients away; then it is again what it was."""
+    """Move the model a step along its gradients within the context, and put it back after it."""
+    import torch
+
+    from securefl.algorithms.algorithm import copied
+
     parameters, buffers = start.parameters, dict(start.work.model.named_buffers())
     before, buffers_before = copied(parameters), copied(buffers)
     with torch.no_grad():

@@ -11,27 +11,30 @@ share that they are of all (`algorithms.participation`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import nn
+from securefl.algorithms.solvers.solver import End, Solver, Start, StepContext, trained, zeros_of
 
-from securefl.algorithms.algorithm import trained_parameters
-from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
-from securefl.types import NamedTensors
+if TYPE_CHECKING:
+    from torch import nn
+
+    from securefl.types import NamedTensors
 
 
-@dataclass(frozen=True, slots=True)
-class Scaffold:
+class Scaffold(Solver):
     """SGD whose gradients are corrected by what other clients' were."""
 
+    name: Literal["scaffold"] = "scaffold"
+    elementwise: ClassVar[bool] = True
+    corrected: ClassVar[bool] = True
+
     def control(self, model: nn.Module) -> NamedTensors:
-        """c, zero at first."""
-        return {name: torch.zeros_like(value) for name, value in trained_parameters(model).items()}
+        """Return c, zero at first."""
+        return zeros_of(model)
 
     def begin(self, start: Start) -> _Session:
-        """c_i is remembered."""
-        zeros = {name: torch.zeros_like(w) for name, w in start.origin.items()}
-        return _Session(start, start.remembered(), zeros)
+        """Begin a round; c_i is remembered."""
+        return _Session(start, start.remembered(), start.zeros())
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from torch import nn
-
-from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
-from securefl.types import NamedTensors
+from securefl.algorithms.solvers.solver import End, Solver, Start, StepContext, trained
 
 
-@dataclass(frozen=True, slots=True)
-class SGD:
+class SGD(Solver):
     """The gradient of the batch's loss."""
 
-    def control(self, model: nn.Module) -> NamedTensors:
-        """Nothing."""
-        del model
-        return {}
+    name: Literal["sgd"] = "sgd"
+    elementwise: ClassVar[bool] = True
+    holds_to_global: ClassVar[bool] = False
 
     def begin(self, start: Start) -> _Session:
-        """Nothing is remembered."""
+        """Begin a round; nothing is remembered."""
         return _Session(start)
 
 

@@ -5,22 +5,25 @@ w̄ is the model that the round began with, w_i this client's, K its number of l
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import torch
-from torch import Tensor, nn
+from securefl.settings.axes import SolverChoice
 
-from securefl.algorithms.algorithm import Work
-from securefl.types import NamedTensors
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-StepContext = Callable[[], AbstractContextManager[None]]
+    from securefl.algorithms.algorithm import Work
+    from securefl.types import NamedTensors
+
+StepContext: TypeAlias = "Callable[[], AbstractContextManager[None]]"
 """Makes the context for the step's forward and backward pass; to be called once a step."""
-ExtraLoss = Callable[[Tensor], Tensor]
+ExtraLoss: TypeAlias = "Callable[[Tensor], Tensor]"
 """A term beside the loss, from the batch's x, asked for once the model has seen it."""
-Gradients = Callable[[StepContext, ExtraLoss | None], None]
+Gradients: TypeAlias = "Callable[[StepContext, ExtraLoss | None], None]"
 """Leaves a step's gradients, of the loss and the term beside it, in the parameters.
 
 The only place where training looks at data.
@@ -42,7 +45,9 @@ class Start:
     """Makes gradients in another way than from the next batch: privately."""
 
     def backward(self, around: StepContext, beside: ExtraLoss | None = None) -> None:
-        """Gradients of the loss on the next batch; those of before are cleared."""
+        """Leave gradients of the loss on the next batch; those of before are cleared."""
+        import torch
+
         if self.from_data:
             self.from_data(around, beside)
             return
@@ -57,7 +62,7 @@ class Start:
             (loss + beside(x) if beside else loss).backward()
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """What SGD will step along, of the parameters that travel; to be changed in place.
+        """Yield what SGD will step along, of the parameters that travel; to be changed in place.
 
         Without those that the loss does not reach: SGD leaves them alone, weight decay included.
         """
@@ -67,18 +72,22 @@ class Start:
                 yield name, gradient
 
     def remembered(self) -> dict[str, Tensor]:
-        """What the solver's last round left for the parameters that travel; zeros at first."""
+        """Return what the solver's last round left of the parameters that travel, or zeros."""
         kept = self.work.memory.solver
-        return {name: kept.get(name, torch.zeros_like(w)) for name, w in self.origin.items()}
+        return {name: kept.get(name, zero) for name, zero in self.zeros().items()}
+
+    def zeros(self) -> dict[str, Tensor]:
+        """Return zeros in the form of the parameters that travel."""
+        return zeros_like(self.origin)
 
     def moved(self) -> dict[str, Tensor]:
-        """w_i - w̄."""
+        """Return w_i - w̄."""
         return {name: self.parameters[name].detach() - w for name, w in self.origin.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What a solver leaves when a client's round is over."""
+    """Result of a solver's round at a client."""
 
     parameters: NamedTensors
     """What is averaged as this client's w_i; the names of `Start.origin`."""
@@ -96,20 +105,47 @@ class LocalSession(Protocol):
         """After the last step."""
 
 
-class Solver(Protocol):
-    """Makes sessions."""
+class LocalSolver(Protocol):
+    """Solvers, alone or with another one around them."""
 
     def control(self, model: nn.Module) -> NamedTensors:
-        """What clients exchange beside the model, as it is before the first round.
+        """See `Solver`."""
+
+    def begin(self, start: Start) -> LocalSession:
+        """See `Solver`."""
+
+
+class Solver(SolverChoice):
+    """A solver with its settings: the fields of its class are keys of the table `[solver]`."""
+
+    def control(self, model: nn.Module) -> NamedTensors:
+        """Return what clients exchange beside the model, as it is before the first round.
 
         Raises:
             DataError: the solver cannot train this model.
         """
+        del model
+        return {}
 
+    @abstractmethod
     def begin(self, start: Start) -> LocalSession:
-        """One client's round; what its last one remembered is `start.work.memory.solver`."""
+        """Begin one client's round; what its last one left is `start.work.memory.solver`."""
 
 
 def trained(start: Start) -> dict[str, Tensor]:
-    """w_i, as most solvers send it; references, not copies."""
+    """Return w_i, as most solvers send it; references, not copies."""
     return {name: start.parameters[name].detach() for name in start.origin}
+
+
+def zeros_like(named: NamedTensors) -> dict[str, Tensor]:
+    """Return zeros in the form of these tensors."""
+    import torch
+
+    return {name: torch.zeros_like(value) for name, value in named.items()}
+
+
+def zeros_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return zeros in the form of all that a model trains."""
+    from securefl.algorithms.algorithm import trained_parameters
+
+    return zeros_like(trained_parameters(model))

@@ -27,7 +27,7 @@ from securefl.data.samples import samples
 from securefl.errors import DataError
 from securefl.exchange.sums import Exchange
 from securefl.privacy.client_level import ClientLevel
-from securefl.settings.fnr import FnrTable
+from securefl.settings.axes import REFINEMENTS, SELECTORS
 from securefl.settings.tables import Config
 from securefl.types import Contribution, Kind, Memory, MessageSpec, Plan, State, Total
 
@@ -82,7 +82,7 @@ def canary_round(
     Raises:
         DataError: the settings have no privacy at client level.
     """
-    everybody = {"selection": type(config.selection)(), "fnr": FnrTable()}
+    everybody = {"selection": SELECTORS.by_default(), "fnr": REFINEMENTS.by_default()}
     config, n = config.model_copy(update=everybody), len(included)
     rng = np.random.default_rng(seed)
     directions = _directions(rng.normal(size=(n, dimensions)), config.privacy.clipping)

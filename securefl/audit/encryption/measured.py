@@ -28,8 +28,9 @@ from securefl.exchange.one_time_match import (
     OneTimeProfileSealer,
 )
 from securefl.exchange.policy import Policy
-from securefl.exchange.profile_match import PROFILE, Profile, divergence
+from securefl.exchange.profile_match import Profile, divergence
 from securefl.exchange.sums import MessageId, Sender
+from securefl.types import PROFILE
 
 PROFILE_ELEMENTS = 64
 _RUN = "0" * 64

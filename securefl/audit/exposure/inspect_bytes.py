@@ -37,7 +37,7 @@ from securefl.exchange.layout import gains_of
 from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSealer
 from securefl.exchange.plain import PlainChannel
-from securefl.exchange.profile_match import PROFILE, PlainMatch, Profile, content_of
+from securefl.exchange.profile_match import PlainMatch, Profile, content_of
 from securefl.exchange.sums import Channel, MessageId, Sealed, Values
 from securefl.federation.incidents import BOOKKEEPING_BYTES
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry
@@ -51,7 +51,7 @@ from securefl.federation.message import (
     split_message,
 )
 from securefl.settings.tables import Config
-from securefl.types import Kind, NamedTensors, Plan
+from securefl.types import PROFILE, Kind, NamedTensors, Plan
 
 
 @final

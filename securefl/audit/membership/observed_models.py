@@ -29,7 +29,7 @@ def observed(config: Config, trained: Trained, replay: Replay, pool: Candidates)
     look = _Look(trained.model, trained.task.loss, pool)
     names = client_names(config, trained.task)
     clients = None
-    united = config.algorithm.name == "centralised"
+    united = config.algorithm.joins_data
     if Kind.PARAMETERS not in sealed_kinds(config) and not united:
         clients = np.stack([
             np.stack([look.at(after, _own(config, before, sent.get(name))) for name in names])

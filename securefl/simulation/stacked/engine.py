@@ -20,12 +20,6 @@ from securefl.algorithms.federated import Federated
 from securefl.algorithms.participation import Participating
 from securefl.algorithms.public_training import ServerTuned
 from securefl.algorithms.servers.fednova import Normalised
-from securefl.algorithms.solvers.feddc import FedDC
-from securefl.algorithms.solvers.feddyn import FedDyn
-from securefl.algorithms.solvers.fedprox import FedProx
-from securefl.algorithms.solvers.per_fedavg import PerFedAvg
-from securefl.algorithms.solvers.scaffold import Scaffold
-from securefl.algorithms.solvers.sgd import SGD
 from securefl.data.resident import Resident, resident
 from securefl.data.samples import Samples, TensorSamples
 from securefl.errors import DataError
@@ -46,9 +40,6 @@ from securefl.simulation.stacked.grouping import Grouping, Workspaces
 from securefl.simulation.stacked.separation_check import require_padded, require_separate
 from securefl.simulation.stacked.unequal_steps import UnequalSteps
 from securefl.types import Contribution
-
-SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
-"""Solvers that treat each element of a gradient by itself."""
 
 
 class Stacked:
@@ -136,7 +127,8 @@ def reason_against(clients: Clients) -> str:
     algorithm = _federated(clients.algorithm)
     if algorithm is None:
         return "the algorithm looks at a client as a whole (privacy, FNR, or one of your own)"
-    if type(_innermost(algorithm)) not in SOLVERS:  # a subclass may do anything
+    # A solver says so itself, not the class that it derives from: a subclass may do anything.
+    if not vars(type(_innermost(algorithm))).get("elementwise"):
         return (
             f"the solver {type(algorithm.solver).__name__} looks at a client's samples as a whole"
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import averaged_tensors
-from securefl.algorithms.solvers.solver import End, LocalSession, Solver, Start, StepContext
+from securefl.algorithms.solvers.solver import End, LocalSession, LocalSolver, Start, StepContext
 from securefl.simulation.stacked.wide_model import parts
 from securefl.types import NamedTensors
 
@@ -21,7 +21,7 @@ from securefl.types import NamedTensors
 class UnequalSteps:
     """A solver of a block whose clients have unequal numbers of local steps."""
 
-    solver: Solver
+    solver: LocalSolver
     steps: Sequence[int]
     """Number of steps of each client."""
 

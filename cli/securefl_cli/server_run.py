@@ -1,0 +1,64 @@
+"""A federation's run at its server, begun or gone on with."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from securefl.errors import ConfigError
+from securefl.network.connect import Address
+from securefl.network.server import Patience, ServerProcess, server_job
+from securefl.runs.session import ServerStart
+from securefl.settings.tables import Config
+from securefl_cli.connection import introduce, metrics_at, run_until_done
+from securefl_cli.log import say
+from securefl_cli.passphrase import ENVIRONMENT, from_environment, read_own_passphrase
+from securefl_cli.roles import rounds_left
+from securefl_keys.live_keys import SoundBundle, process_identity
+
+
+def run_server(
+    config: Config,
+    start: ServerStart,
+    path: Path,
+    passphrase_file: Path | None,
+    model: str | None,
+    admitted: Collection[str] = (),
+) -> None:
+    """Run all rounds that are left of the run in the folder `path`, as its server.
+
+    `start` is written down there, for `securefl run --resume`.
+
+    Raises:
+        ConfigError, KeyFileError, RunFolderError: a setting or a file is wrong, or the environment
+            holds a passphrase.
+    """
+    if from_environment() is not None:
+        raise ConfigError(
+            f"{ENVIRONMENT} is set, and a server's environment is to hold no secret: unset it "
+            "here, and give --passphrase-file, or type the passphrase"
+        )
+    at, sound = Address.parse(start.listen), SoundBundle.load(start.bundle, "server")
+    job = server_job(config, model, start.data)
+    passphrase = read_own_passphrase(passphrase_file, start.identity)
+    mine = process_identity(start.identity, passphrase, sound.ca, "server")
+    introduce(mine, "server", start.identity)
+    patience = Patience(start.joining_s, start.timeout_s, start.away_s)
+    process = ServerProcess(mine, sound, job, patience, say)
+    with rounds_left(path, config, say, admitted) as folder:
+        if folder:
+            folder.note_server(start)
+            with metrics_at(start.metrics, process.monitor, "server"), _resumed_by(path):
+                run_until_done(process.run(at, folder))
+
+
+@contextmanager
+def _resumed_by(path: Path) -> Iterator[None]:
+    """Within, Ctrl-C says the command that goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"Go on with: {shlex.join(['securefl', 'run', '--resume', str(path)])}")
+        raise

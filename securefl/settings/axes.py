@@ -1,0 +1,322 @@
+"""The axes of an algorithm: what all choices on each have in common, and which choices there are.
+
+A choice is declared in the file of its mathematics, whose name stands here. It says by its traits
+what the rules between choices ask (`clashes`), and nobody asks for its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from securefl.errors import ConfigError
+from securefl.settings.choice import Axis, Choice
+from securefl.settings.table import Count
+from securefl.types import Freeze
+
+if TYPE_CHECKING:
+    from securefl.settings.tables import Config
+
+
+class Weights(StrEnum):
+    """Number that a client's weight p_i is the share of."""
+
+    SAMPLES = "samples"
+    UNIFORM = "uniform"
+    BATCH = "batch"
+    """The size of its mini-batch: makes FedTAN equal centralised training for unequal batches."""
+
+
+class Normalises(StrEnum):
+    """Statistics by which BN normalises in a client's gradient, as an attacker must assume them."""
+
+    BY_BATCH = "batch"
+    BY_POOLED = "pooled"
+    """Those of all clients' batches, which gradients pass through."""
+    BY_POOLED_CONSTANTS = "pooled constants"
+    BY_CONSTANTS = "constants"
+    """The global ones."""
+
+
+class NormalisationChoice(Choice):
+    """The table `[algorithm]`: what happens to batch normalisation, and how much in a round."""
+
+    local_steps: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
+    """E, mini-batches a client takes in a round."""
+    local_epochs: Annotated[int, Field(ge=1, le=10**4, strict=True)] | None = None
+    """Passes over its own data that a client takes in a round, in the place of `local_steps`."""
+    weights: Weights = Weights.SAMPLES
+
+    normalises: ClassVar[Normalises] = Normalises.BY_BATCH
+    pools: ClassVar[bool] = False
+    """Clients add up statistics in the middle of a step."""
+    kept: ClassVar[str] = ""
+    """Part of the model that stays at the clients."""
+    statistics_stay: ClassVar[bool] = False
+    """The server never learns BN statistics."""
+    global_model: ClassVar[bool] = True
+    """There is a model that all clients share."""
+    joins_data: ClassVar[bool] = False
+    """One client has the data of all."""
+    mixes_records: ClassVar[str] = ""
+    """Reason why a record's gradient depends on other records; empty where it does not."""
+    releases_statistics: ClassVar[bool] = False
+    """Statistics that are frozen may be released with noise, of records."""
+
+    @property
+    def alone(self) -> bool:
+        """True where clients send nothing that is added up."""
+        return self.joins_data or not self.global_model
+
+    @property
+    def frozen(self) -> Freeze | None:
+        """Part of BN that is frozen at some time in the run; None where none is."""
+        return None
+
+    def switch_round(self, rounds: int) -> int | None:
+        """Return the rounds before BN is frozen; None where it never is, or a window decides.
+
+        Args:
+            rounds: of the whole run.
+        """
+        del rounds
+        return None
+
+    def clashes_with_records(self, config: Config) -> Iterator[str]:  # noqa: ARG002
+        """Yield reasons why there is no differential privacy of records under its own keys."""
+        yield from ()
+
+    def build(self, rounds: int) -> Any:
+        """Return the normalisation policy of a run of so many rounds."""
+        raise NotImplementedError
+
+
+class SolverChoice(Choice):
+    """The table `[solver]`: how a client takes its local steps."""
+
+    elementwise: ClassVar[bool] = False
+    """Treats each element of a gradient by itself, so that clients may train side by side."""
+    second_gradient: ClassVar[str] = ""
+    """Reason why a step looks at the data twice; empty where it takes one gradient of the loss."""
+    passes: ClassVar[int] = 1
+    """Forward and backward passes of a step."""
+    holds_to_global: ClassVar[bool] = True
+    """Steers local steps by the global model or by other clients."""
+    corrected: ClassVar[bool] = False
+    """By what the server follows as a mean over all clients, each with what it keeps itself."""
+    server_half: ClassVar[bool] = False
+    """The server takes a step of the solver's own from the average."""
+    follows_refinement: ClassVar[bool] = False
+    """What a client keeps follows a refinement after its steps."""
+
+    def build(self) -> Any:
+        """Return the solver."""
+        return self
+
+
+class ServerChoice(Choice):
+    """The table `[server]`: what the server makes of the clients' average."""
+
+    takes_step: ClassVar[bool] = True
+    """Makes another model of the average than the average itself."""
+    counts_steps: ClassVar[bool] = False
+    """Clients send a count of their local steps, by which the server divides."""
+
+    def build(self, expected_steps: float) -> Any:
+        """Return the server optimiser.
+
+        Args:
+            expected_steps: weight of the gradients of a client's round (FedNova's ‖a‖₁).
+        """
+        del expected_steps
+        return self
+
+    def around(self, solver: Any, expected_steps: float) -> Any:
+        """Return the clients' solver with the server optimiser's half at clients around it."""
+        del expected_steps
+        return solver
+
+
+class SelectorChoice(Choice):
+    """The table `[selection]`: which clients take part in a round."""
+
+    selects: ClassVar[bool] = True
+    """A round has some of the clients."""
+    needs_devices: ClassVar[bool] = False
+    """Goes by the time that simulated devices take."""
+    profiles: ClassVar[bool] = False
+    """Goes by profiles of the model on clients' data, if its keys do not say otherwise."""
+    asks: ClassVar[tuple[str, ...]] = ()
+    told: ClassVar[str] = ""
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Names of the answers that it needs of each client."""
+        return self.asks
+
+    @property
+    def tells(self) -> str:
+        """Numbers that clients tell the server in the clear, in words; empty for none."""
+        return self.told
+
+    @property
+    def asks_for_profiles(self) -> bool:
+        """True where clients send profiles of the model on their data."""
+        return False
+
+    @property
+    def counts_all(self) -> bool:
+        """True where clients that were not selected count, with the current global model."""
+        return False
+
+    @property
+    def repeats(self) -> bool:
+        """True where a client may be drawn, and count, more than once in a round."""
+        return False
+
+    @property
+    def longest_wait(self) -> int | None:
+        """Rounds after which a client that waits comes first; None for no bound."""
+        return None
+
+    @property
+    def profiled_layer(self) -> str | None:
+        """Layer that is profiled; None for the model's default."""
+        return None
+
+    def n_selected(self, n_clients: int) -> int:
+        """Return K, the number of clients of a round."""
+        return n_clients
+
+    def require_clients(self, clients: Sequence[str]) -> None:
+        """Raise ConfigError where a key names a client that there is none of."""
+
+
+class DrawnSelector(SelectorChoice):
+    """What all selectors but `all` read."""
+
+    fraction: Annotated[float, Field(gt=0, le=1, strict=True)] = 0.2
+    """C, the share of the clients in a round."""
+    aggregation: Literal["partial", "full"] = "partial"
+    """Whether a client that was not selected counts: with the current global model (`full`)."""
+    fairness: Count | None = None
+    """Rounds after which a client that waits comes first."""
+
+    @property
+    def counts_all(self) -> bool:
+        """See `SelectorChoice`."""
+        return self.aggregation == "full"
+
+    @property
+    def longest_wait(self) -> int | None:
+        """See `SelectorChoice`."""
+        return self.fairness
+
+    def n_selected(self, n_clients: int) -> int:
+        """See `SelectorChoice`; FedProf has K = |U| · C, whole in all its tasks."""
+        return clients_per_round(self.fraction, n_clients)
+
+
+class Replaceable(DrawnSelector):
+    """What selectors read that draw each client by itself."""
+
+    replacement: Literal["without", "with"] = "without"
+    """`with`: a client that is drawn twice counts twice."""
+
+    @property
+    def repeats(self) -> bool:
+        """See `SelectorChoice`."""
+        return self.replacement == "with"
+
+
+class FnrChoice(Choice):
+    """The table `[fnr]`: what is trained on public samples after the clients' own training."""
+
+    trains: ClassVar[bool] = True
+    """Somebody trains on public samples."""
+    refines: ClassVar[bool] = False
+    """The clients that do worst on public samples train on them."""
+
+    def around(self, inner: Any, context: Any) -> Any:
+        """Return the algorithm with the refinement around it.
+
+        Args:
+            inner: the clients' own training.
+            context: a `RefinementContext` of securefl.algorithms.refinements.
+        """
+        del context
+        return inner
+
+
+def rounds_in(switch: float, rounds: int) -> int:
+    """Return a number of rounds as it is, or those that a share of all makes.
+
+    A part of a round counts as one.
+    """
+    # 0.55 of 100 are 55.00000000000001, which is no 56th round.
+    return switch if isinstance(switch, int) else max(1, math.ceil(switch * rounds - 1e-9))
+
+
+def never_frozen(switch: object, rounds: int) -> Iterator[str]:
+    """Yield the reason against a `switch` that comes when the run is over."""
+    if isinstance(switch, int) and switch >= rounds:
+        yield (
+            f"algorithm.switch = {switch} with run.rounds = {rounds}: BN would never be frozen; "
+            "give an earlier round, or a share of the rounds such as 0.5"
+        )
+
+
+def clients_per_round(fraction: float, n_clients: int) -> int:
+    """Return K, the whole number nearest to C · N, halves upwards, and 1 at least.
+
+    C counts as the decimal that it is written as, so that no rounding error of 0.07 · 100 adds a
+    client.
+
+    Raises:
+        ConfigError: C is not in (0, 1], or there is no client.
+    """
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"fraction = {fraction}: must be above 0 and at most 1; 1 selects all")
+    if n_clients < 1:
+        raise ConfigError(f"{n_clients} clients: there must be one to select")
+    return max(1, math.floor(Fraction(str(fraction)) * n_clients + Fraction(1, 2)))
+
+
+def _homes(package: str, *files: str) -> tuple[str, ...]:
+    return tuple(f"securefl.{package}.{file}" for file in files)
+
+
+NORMALISATIONS = Axis(
+    "algorithm",
+    NormalisationChoice,
+    "fedtan",
+    _homes("algorithms.normalisation", "fedtan", "fixbn", "averaged_bn", "client_bn", "static_bn"),
+)
+SOLVERS = Axis(
+    "solver",
+    SolverChoice,
+    "sgd",
+    _homes(
+        "algorithms.solvers",
+        *("sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per_fedavg"),
+    ),
+)
+SERVERS = Axis(
+    "server",
+    ServerChoice,
+    "average",
+    _homes("algorithms.servers", "average", "momentum", "adaptive", "fednova"),
+)
+SELECTORS = Axis(
+    "selection",
+    SelectorChoice,
+    "all",
+    _homes("selection", "everybody", "uniform", "data_share", "fedprof", "afl", "cfcfm"),
+)
+REFINEMENTS = Axis("fnr", FnrChoice, "none", _homes("algorithms", "refinements"))
+AXES = (NORMALISATIONS, SOLVERS, SERVERS, SELECTORS, REFINEMENTS)

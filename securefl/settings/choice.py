@@ -1,0 +1,185 @@
+"""Choices by name: a table of settings of which each choice is declared beside its mathematics.
+
+A choice's file loads no torch at its top, since settings are read and checked before torch is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from securefl.settings.reasons import reasons_of, shown, suggestion
+from securefl.settings.table import Table
+
+_ALLOWED: set[str] = set()
+"""Names `module:Class` of code that whoever runs this process lets settings load."""
+
+
+def allow_code(name: str) -> None:
+    """Let settings load this code, `module:Class`, which runs its module in this process."""
+    _ALLOWED.add(name)
+
+
+class Choice(Table):
+    """One choice on an axis: its keys, their defaults, and its traits as class variables."""
+
+    name: str = Field(default="", max_length=200)
+    """A choice of your own may leave it out: `module:Class` then."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        if isinstance(given, dict) and not given.get("name") and not named(cls):
+            return {**given, "name": f"{cls.__module__}:{cls.__qualname__}"}
+        return given
+
+    def clashes(self, config: Any) -> Iterator[str]:  # noqa: ARG002
+        """Yield reasons why its own keys do not go with the other settings of a `Config`."""
+        yield from ()
+
+
+Kind = TypeVar("Kind", bound=Choice)
+
+
+def named(kind: type[Choice]) -> str:
+    """Return the name by which settings know a choice; empty for one without a name of its own."""
+    return str(kind.model_fields["name"].default)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis(Generic[Kind]):
+    """The choices of one table of settings: those of SecureFL, and others that are installed."""
+
+    table: str
+    base: type[Kind]
+    default: str
+    homes: tuple[str, ...]
+    """Modules that declare SecureFL's own, in the order in which they are listed."""
+
+    @property
+    def group(self) -> str:
+        """Group of entry points by which other packages register choices of theirs."""
+        return f"securefl.{self.table}"
+
+    def own(self) -> dict[str, type[Kind]]:
+        """Return SecureFL's own choices by name."""
+        return {
+            named(kind): kind
+            for home in self.homes
+            for kind in vars(import_module(home)).values()
+            if isinstance(kind, type)
+            and issubclass(kind, self.base)
+            and kind.__module__ == home
+            and named(kind)
+        }
+
+    def installed(self) -> dict[str, type[Kind]]:
+        """Return all choices by name, those of other packages' entry points included."""
+        found = {point.name: point.load() for point in entry_points(group=self.group)}
+        return {**found, **self.own()}
+
+    def by_default(self) -> Kind:
+        """Return the choice of settings that name none."""
+        return self.own()[self.default]()
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of SecureFL's own choices, in their order."""
+        return tuple(self.own())
+
+    def those(self, trait: Callable[[type[Kind]], object]) -> str:
+        """Return the names of SecureFL's choices of a trait, as a message lists them."""
+        return " or ".join(f'"{name}"' for name, kind in self.own().items() if trait(kind))
+
+    def parse(self, given: Any) -> Kind:
+        """Return the choice that a table of settings names, with its keys.
+
+        Raises:
+            ValueError: no such choice, a key that it does not read, or a value that does not fit.
+        """
+        if isinstance(given, self.base):
+            return given
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{self.table} is a table: write {self.table}.key = value")  # noqa: TRY004
+        name = given.get("name", self.default)
+        if not isinstance(name, str):
+            raise ValueError(  # noqa: TRY004  (pydantic collects these alone)
+                f"{self.table}.name = {shown(name)}: must be text, write it in quotes"
+            )
+        kind = self._kind(name)
+        try:
+            return kind.model_validate(self._read(kind, name, {**given, "name": name}))
+        except ValidationError as error:
+            raise ValueError("; ".join(reasons_of(error, kind, (self.table,)))) from None
+
+    def _kind(self, name: str) -> type[Kind]:
+        if found := self.own().get(name):
+            return found
+        if ":" in name:
+            return self._loaded(name)
+        known = self.installed()
+        if name not in known:
+            meant = get_close_matches(name, known, n=1, cutoff=0.5)
+            raise ValueError(
+                f"{self.table}.name = {shown(name)}: "
+                f"{f'did you mean {meant[0]}? M' if meant else 'm'}ust be {', '.join(known)}, or "
+                "MODULE:CLASS of your own"
+            )
+        return self._checked(name, known[name])
+
+    def _loaded(self, name: str) -> type[Kind]:
+        module, _, qualified = name.partition(":")
+        # Of a module that is loaded already, to name a class runs nothing.
+        if name not in _ALLOWED and module not in sys.modules:
+            raise ValueError(
+                f'{self.table}.name = "{name:.200}" is code of this installation, which the '
+                f"settings would run here: look at it, then allow it with securefl --code "
+                f"{name:.200}, in Python with securefl.allow_code({name!r:.200})"
+            )
+        try:
+            found = getattr(import_module(module), qualified)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(
+                f'{self.table}.name = "{name}": cannot be had ({error}): install the module here, '
+                "or put its folder into PYTHONPATH"
+            ) from error
+        return self._checked(name, found)
+
+    def _checked(self, name: str, found: object) -> type[Kind]:
+        if isinstance(found, type) and issubclass(found, self.base):
+            return found
+        raise ValueError(
+            f'{self.table}.name = "{name}": is no {self.base.__name__}: derive its class from '
+            f"securefl.{self.base.__name__}"
+        )
+
+    def _read(self, kind: type[Kind], name: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Return what the choice reads; what only others read may stand at their default."""
+        read = {}
+        for key, value in given.items():
+            field = kind.model_fields.get(key)
+            if field is not None:
+                if value is not None or field.get_default(call_default_factory=True) is None:
+                    read[key] = value
+                continue
+            self._require_default(kind, name, key, value)
+        return read
+
+    def _require_default(self, kind: type[Kind], name: str, key: str, value: Any) -> None:
+        others = {n: c.model_fields[key] for n, c in self.own().items() if key in c.model_fields}
+        if not others:
+            known = suggestion((self.table,), key, kind.model_fields)
+            raise ValueError(f"{self.table}.{key}: no such key{known}")
+        defaults = [f.get_default(call_default_factory=True) for f in others.values()]
+        if value is not None and any(value != default for default in defaults):
+            readers = " or ".join(f'"{other}"' for other in sorted(others))
+            raise ValueError(
+                f"{self.table}.{key} = {shown(value)} is read with {self.table}.name = {readers} "
+                f'alone, not with "{name}": leave it out'
+            )
