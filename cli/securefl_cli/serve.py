@@ -83,7 +83,7 @@ def run_server(
 
 @contextmanager
 def _resumed_by(path: Path) -> Iterator[None]:
-    """Within, Ctrl-C says the command that goes on."""
+    """Say the command that goes on, where Ctrl-C ends the block."""
     try:
         yield
     except KeyboardInterrupt:
