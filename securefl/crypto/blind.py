@@ -59,7 +59,7 @@ class BlindText:
 
 @final
 class ContentKey(Held):
-    """Key of one total. Whoever makes it wraps it for clients, and has no other use for it."""
+    """Key of one total. Its maker wraps it for clients, and has no other use for it."""
 
     def __init__(self, key: bytes, text: BlindText) -> None:
         """Use `sealing` or `unwrapped`."""

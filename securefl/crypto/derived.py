@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from securefl.crypto.params import KEY_BITS
 
 Coefficients = NDArray[np.int64]
-"""Shape (N,), small and signed."""
+"""Coefficients of shape (N,), small and signed."""
 Words = NDArray[np.uint64]
 
 SEED_BYTES = 32
@@ -26,7 +26,7 @@ _KEY_BYTES = -(-KEY_BITS // 8)
 _HALF = np.uint64(KEY_BITS // 2)
 _MASK = np.uint64(2 ** (KEY_BITS // 2) - 1)
 _SPARE = 64
-"""Words beyond N, for those that are q or more: one in 2^45 is."""
+"""Number of words beyond N, for those that are q or more: one in 2^45 is."""
 
 
 def common_polynomial(about: bytes, index: int, poly_degree: int, modulus: int) -> Words:
