@@ -144,7 +144,7 @@ def _kept(pending: list[tuple[Tensor, ...]]) -> Callable[..., None]:
 def _noted(name: str, pending: list[tuple[Tensor, ...]], calls: list[Call]) -> Callable[..., None]:
     """Return a hook that notes a call once it is done."""
     # A lambda: a named function in here the tests' shape checks would compile anew for each layer
-    # of each pass, which took most of the guard's time there.
+    # of each pass, which took most of the check's time there.
     return lambda _module, _args, output: calls.append(Call(name, pending.pop(), _copies(output)))
 
 
