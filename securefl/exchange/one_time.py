@@ -51,7 +51,7 @@ class OneTimeSealer(UnderCards):
     """Client's side of the encrypted sum; `Sender` has the secret that its keys follow from."""
 
     def max_value(self, n_values: int) -> float:
-        """Weights sum to at most one, so no total exceeds the largest single value."""
+        """Return a message's largest value: weights sum to one at most, so no total is larger."""
         return Digits.of(SUMS, n_values).max_value
 
     def gains(self, spec: MessageSpec) -> Values | float:

@@ -142,7 +142,7 @@ class Matcher(Channel, Protocol):
 
 
 def with_header(profile: Profile, content: bytes) -> bytes:
-    """What the server must know in clear: the profile's length and version."""
+    """Put before the content what the server must know in clear: length and version."""
     return _HEADER.pack(_MAGIC, len(profile), profile.version) + content
 
 

@@ -56,7 +56,7 @@ class Present:
 
 
 def moments_of(layer: BatchNorm, y: Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
-    """μ and the biased σ² of a layer's batch, and of how many values; by channel if padded."""
+    """Return μ, biased σ² and the number of values of a layer's batch; by channel if padded."""
     present: Present | None = getattr(layer, _PRESENT, None)
     if present:
         return present.moments(y)

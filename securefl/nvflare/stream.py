@@ -1,4 +1,4 @@
-"""A stream of chunks on a way that is not trusted: TLS, whose records the way carries as they come.
+"""Stream of chunks on a way that is not trusted: TLS, whose records the way carries as they come.
 
 chunk: length, 4 bytes, big-endian | bytes
 
@@ -131,7 +131,7 @@ class TlsStream(stream.ReadAhead):
         return bytes(found)
 
     async def write(self, chunk: bytes) -> None:
-        """See `Chunks.write`."""
+        """Write a chunk: see `Chunks.write`."""
         async with self._sending:
             if self._gone.is_set():
                 raise self._why
@@ -155,7 +155,7 @@ class TlsStream(stream.ReadAhead):
             raise PeerError(_reason(error)) from error
 
     def close(self) -> None:
-        """See `Chunks.close`."""
+        """Close: see `Chunks.close`."""
         self.closed.set()
         self._gone.set()
         if self._reading:
@@ -163,7 +163,7 @@ class TlsStream(stream.ReadAhead):
         self._leave()
 
     async def finish(self) -> None:
-        """See `Chunks.finish`: what was written can be taken after this end has left."""
+        """Finish as `Chunks.finish`: what was written can be taken after this end has left."""
         self.close()
         if self._leaving:
             await self._leaving
