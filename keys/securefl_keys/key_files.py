@@ -155,7 +155,7 @@ def text_of(path: Path) -> str:
 
 _MARKS = re.compile(rb"securefl-[a-z-]{0,32}secret-key/|PRIVATE KEY-----")
 _WORDS = (b"secret-key/", b"PRIVATE KEY-----")
-"""Each mark has one; a search for marks is slow, and most files have none."""
+"""Words of which each mark has one; a search for marks is slow, and most files have none."""
 
 
 def require_no_secret(content: bytes) -> None:

@@ -28,7 +28,7 @@ ScoresRow = tuple[str, int, str, str, str, list[str]]
 """Run and round of scores, `SCORE`, digests of the settings and of what the profiles were made
 under, and the names of their clients."""
 OldScoresRow = tuple[str, int, str, list[str]]
-"""The same without digests, of older releases."""
+"""Row of scores without digests, of older releases."""
 ReleaseRow = tuple[str, int, str, str, list[tuple[str, int, int]] | list[str]]
 """Run, round and name of a total, digest of the settings, and its clients: the name of each, how
 often it counted, and the round that it went on from. Older releases kept the names alone."""

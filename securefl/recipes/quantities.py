@@ -92,7 +92,7 @@ class Measure(BaseModel):
     """τ of the BN statistics re-estimated from test batches, for `external-accuracy` alone; the
     global statistics where absent."""
     batch_size: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 32
-    """Of these test batches."""
+    """Number of samples in these test batches."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Measure:

@@ -1,4 +1,4 @@
-"""A model that simulated clients train on, one after the other or side by side."""
+"""Workspace: a model that simulated clients train on, one after the other or side by side."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from securefl.types import State
 
 @dataclass(slots=True, eq=False)
 class Workspace:
-    """A model that clients train on, one after the other."""
+    """Model that clients train on, one after the other."""
 
     model: nn.Module
-    """A copy of the one given, which training changes."""
+    """Copy of the model given, which training changes."""
     n_clients: int = 1
     """Number of clients that train on it at a time, side by side."""
     _flat: FlatTensors | None = field(init=False, default=None)
@@ -68,7 +68,7 @@ def _lay_out(model: nn.Module) -> None:
 
 @final
 class FlatTensors:
-    """The tensors of a model that travel, moved into one vector for each type and device.
+    """Tensors of a model that travel, moved into one vector for each type and device.
 
     The model's parameters and buffers are the same objects as before, with the same strides, and
     each is aligned as torch aligns it. A tensor that shares memory with another, or has gaps, stays

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 ALIGNED = 64
-"""Bytes; torch aligns its own tensors so, and the last bit of a sum may depend on it."""
+"""Alignment in bytes, as torch aligns its own tensors; the last bit of a sum may depend on it."""
 _LENGTH_BYTES = 8
 
 

@@ -15,7 +15,7 @@ from securefl.simulation.stacked.wide_model import parts, side_by_side, wide
 _EXACT, _TOLERANCE = torch.float64, 1e-9
 _LEAST_BYTES = 4
 _PASSES = 3
-"""Passes one after the other, since a model may count them."""
+"""Number of passes one after the other, since a model may count them."""
 _SCALES = (1, 64)
 """Scales of the samples, since a model may treat large ones in another way."""
 

@@ -19,18 +19,18 @@ from securefl.types import NamedTensors
 
 @dataclass(frozen=True, slots=True)
 class UnequalSteps:
-    """A solver of a block whose clients have unequal numbers of local steps."""
+    """Solver of a block whose clients have unequal numbers of local steps."""
 
     solver: Solver
     steps: Sequence[int]
     """Number of steps of each client."""
 
     def control(self, model: nn.Module) -> NamedTensors:
-        """See `Solver.control`."""
+        """Return the solver's control tensors: see `Solver.control`."""
         return self.solver.control(model)
 
     def begin(self, start: Start) -> LocalSession:
-        """See `Solver.begin`."""
+        """Begin a session: see `Solver.begin`."""
         return _Session(self.solver.begin(start), start.work.model, self.steps)
 
 
