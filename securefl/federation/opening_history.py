@@ -205,6 +205,7 @@ def _fewest(lists: Collection[frozenset[str]]) -> list[str]:
     """
     names = sorted(frozenset[str]().union(*lists))
     list_client = np.array([[name in of for name in names] for of in lists], dtype=int)
+    # All of them: with at most four lists there are 5^4.
     combinations = np.array(list(product(range(-2, 3), repeat=len(lists))))
     left = combinations @ list_client != 0
     n_left = left.sum(axis=1)

@@ -268,7 +268,7 @@ class RunFolder:
             if participants:
                 self._append(SELECTIONS, [participants])
             self._append(METRICS, [metrics])
-            # Clients' memories are in it, which are nobody else's.
+            # Clients' states are in it, which are nobody else's.
             write_atomically(self.path / CHECKPOINT, checkpoint.to_bytes(), mode=0o600)
 
     def note_history(self, history: History) -> None:

@@ -540,6 +540,7 @@ class Rounds:
             try:
                 self.parts.engine.train(ongoing, open_once)
             except WorkerLost:
+                # The round is told once: what the lost attempt wrote is written again.
                 del entries[n_entries:], incidents[n_incidents:]
                 again = ServerRound(self.parts.server, ongoing.context, ongoing.alike)
                 ongoing = self.ongoing = again

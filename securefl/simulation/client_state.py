@@ -171,6 +171,8 @@ class _Stack:
             return self._free.pop()
         used, capacity = len(self._index), len(self._matrix_KN)
         if used == capacity:
+            # Doubled as it fills, so that growing copies each row about once; rows read before are
+            # views of the matrix that is replaced.
             n_rows = min(max(1, 2 * capacity), self._most)
             grown = self._matrix_KN.new_empty((n_rows, self._matrix_KN.shape[1]))
             grown[:capacity] = self._matrix_KN

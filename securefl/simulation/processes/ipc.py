@@ -60,6 +60,7 @@ def _bytes_of(bytes_B: Tensor) -> memoryview:
 def _tensor(
     raw: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], device: str
 ) -> Tensor:
+    # An empty buffer, of which `frombuffer` makes no tensor.
     if not len(raw):
         return torch.empty(shape, dtype=dtype, device=device)
     return torch.frombuffer(raw, dtype=dtype).as_strided(shape, stride).to(device)

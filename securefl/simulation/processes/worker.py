@@ -50,6 +50,7 @@ def _end_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
+        # At once: the main thread may be in the middle of a round, or of a read from the pipe.
         os._exit(1)
 
 

@@ -128,6 +128,7 @@ class WorkerProcess:
             self._pipe = None
         if self._process:
             if self._process.pid is not None:
+                # Asked first, and killed where it has not ended by then.
                 self._process.terminate()
                 self._process.join(_PATIENCE_S)
                 if self._process.exitcode is None:

@@ -114,6 +114,7 @@ def _both_ways(
         raise DataError("its forward draws at random")
     if [of.shape for of in together] != [of.shape for of in apart]:
         raise DataError("it mixes channels beyond its layers")
+    # Along random directions: a plain sum would hide gradients that cancel.
     towards = [torch.rand(of.shape, generator=rng, dtype=_EXACT) for of in apart]
     for outputs in (together, apart):
         along = [(o * t).sum() for o, t in zip(outputs, towards, strict=True)]

@@ -52,6 +52,8 @@ class _Session:
         if ended := [i for i, n in enumerate(self.steps) if n == self._n_taken]:
             for named in averaged_tensors(self.model).values():
                 for value in named.values():
+                    # The view is of the wide model, which trains on; the copy is the client's model
+                    # of now.
                     of = parts(value.detach(), len(self.steps))
                     self._kept += [(of[i], of[i].clone()) for i in ended]
 

@@ -62,8 +62,10 @@ def wide(model: nn.Module, n_clients: int) -> nn.Module:
 def _widen(name: str, layer: nn.Module, n_clients: int) -> None:
     if type(layer) in (nn.Linear, StandardisedLinear):
         vars(layer).update(n_clients=n_clients, standardised=type(layer) is StandardisedLinear)
+        # A change of class alone keeps the layer's name, hooks and parameters.
         layer.__class__ = WideLinear
     elif isinstance(layer, Convolution):
+        # Groups keep clients apart, so the weight has the input channels of one client's layer.
         layer.groups *= n_clients
         layer.in_channels *= n_clients
         layer.out_channels *= n_clients
