@@ -1,4 +1,4 @@
-"""What DP-SGD costs beside SGD: one step's gradient of one batch, each way in turn.
+"""Cost of DP-SGD beside SGD: one step's gradient of one batch, each way in turn.
 
 Noise and sampling are in it; the optimiser's own step, the same for all, is not.
 """
@@ -49,22 +49,22 @@ WAYS: dict[str, Solver] = {
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Of one model."""
+    """Steps of one model."""
 
     job: str
     seconds: Mapping[str, float]
-    """Medians, by way."""
+    """Median seconds by way."""
 
 
 def measured(job: str, repeats: int) -> Steps:
-    """All ways in turn, in an order that changes."""
+    """Measure all ways in turn, in an order that changes."""
     sessions = {way: _session(job, solver) for way, solver in WAYS.items()}
     found = in_turns(sessions, repeats)
     return Steps(job, {way: median(seconds) for way, seconds in found.items()})
 
 
 def _session(job: str, solver: Solver) -> Callable[[], None]:
-    """One client's gradients, of samples of about `BATCH` records."""
+    """Return one client's gradients, of samples of about `BATCH` records."""
     name, norm, shape = JOBS[job]
     rng = torch.Generator().manual_seed(0)
     sizes = {"in_channels": shape[0], "n_features": shape[0], "n_classes": 10}

@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +32,7 @@ NO_NOUN = re.compile(
 """First words of a sentence without its subject, which names no class."""
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+Assignment = ast.Assign | ast.AnnAssign
 
 
 def breaches(node: Documented) -> Iterator[str]:
@@ -65,7 +67,18 @@ def report(path: Path) -> list[str]:
         if isinstance(node, Documented)
     ]
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    return [f"{shown}:{node.body[0].lineno}: {rule}" for node in nodes for rule in breaches(node)]
+    found = [(node.body[0].lineno, rule) for node in nodes for rule in breaches(node)]
+    found += [breach for node in nodes for breach in _of_attributes(node)]
+    return [f"{shown}:{line}: {rule}" for line, rule in sorted(found)]
+
+
+def _of_attributes(node: Documented) -> Iterator[tuple[int, str]]:
+    """Yield line and rule of texts that stand behind an attribute, or a constant."""
+    for before, text in pairwise(node.body):
+        match text:
+            case ast.Expr(value=ast.Constant(value=str(words))) if isinstance(before, Assignment):
+                if found := NO_BEGINNING.match(words.strip()):
+                    yield text.lineno, f"an attribute begins with {found[0]!r}: name the thing"
 
 
 def _files() -> Iterator[Path]:
@@ -74,6 +87,7 @@ def _files() -> Iterator[Path]:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if not any(path.is_relative_to(each) for each in left_out):
                 yield path
+    yield from sorted((ROOT / "tests").glob("*.py"))  # helpers; a test's own is a sentence
 
 
 def main(names: list[str]) -> int:

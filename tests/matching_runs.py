@@ -49,7 +49,7 @@ def make_config(mode="sealed", rounds=3, fraction=0.6, encrypt="profiles", **sel
 
 
 def make_task(n_clients=5, **changes):
-    """A dense layer of six outputs, which is profiled; 16 random samples a client."""
+    """Make a dense layer of six outputs, which is profiled; 16 random samples a client."""
     rng = torch.Generator().manual_seed(1)
     sets = [
         (torch.randn(16, 4, generator=rng) + 0.1 * i, torch.randint(3, (16,), generator=rng))
@@ -63,7 +63,7 @@ def make_task(n_clients=5, **changes):
 
 
 def run_in(folder, config, task, keys=None, **options):
-    """The run's result and its participants."""
+    """Return the run's result and its participants."""
     result = securefl.run(config, task, out=folder, keys=keys, **options)
     return result, participants(folder)
 
@@ -73,7 +73,7 @@ def participants(folder):
 
 
 def sealed_values(keys, sender, about, profile, values, drawn=None, nonce=None):
-    """Any values in the place of a profile's x, in whole copies, under the client's key."""
+    """Seal any values in the place of a profile's x, in whole copies, under the client's key."""
     drawn, nonce = drawn or os.urandom(SEED_BYTES), nonce or os.urandom(16)
     rows = np.zeros((1, MATCHES.poly_degree))
     copies = np.tile(values, MATCHES.poly_degree // len(values))
@@ -85,7 +85,7 @@ def sealed_values(keys, sender, about, profile, values, drawn=None, nonce=None):
 
 @dataclass
 class Sending:
-    """What an honest client was about to send, and the means to send something else."""
+    """Message that an honest client was about to send, and the means to send something else."""
 
     client: Client
     run: str
@@ -95,10 +95,10 @@ class Sending:
     """Digest of what it was made under."""
     foreign: KeySet | None = None
     other: Client | None = None
-    """Whose identity key a thief has."""
+    """Client whose identity key a thief has."""
 
     def message(self, **changes):
-        """The honest message, or one of another run, round or profile."""
+        """Return the honest message, or one of another run, round or profile."""
         asked = {
             "run": self.run,
             "round_number": self.round,
@@ -118,7 +118,7 @@ class Sending:
         return Sealed(payload, signed.header.nonce)
 
     def signed(self, sealed, identity=None, **changes):
-        """Any payload under a header of one's choice."""
+        """Sign any payload under a header of one's choice."""
         sealer = self.client.profile_sealer
         n_values = 2 * len(self.profile)
         expected = Expected.over(sealer, (self.run, self.round), PROFILE, n_values, self.state)
@@ -126,12 +126,12 @@ class Sending:
         return encode_message(header, sealed.payload, identity or self.client.signing_key)
 
     def changed(self, change, **changes):
-        """The honest payload, changed, signed."""
+        """Sign the honest payload, changed."""
         payload, nonce = self.sealed
         return self.signed(Sealed(change(payload), nonce), **changes)
 
     def with_clear(self, place, value):
-        """The honest payload with another number among those in the clear, signed."""
+        """Sign the honest payload with another number among those in the clear."""
         start = HEADER_BYTES + 8 * place
         return self.changed(lambda p: p[:start] + struct.pack("<d", value) + p[start + 8 :])
 
@@ -140,12 +140,12 @@ class Sending:
         return self.changed(lambda p: p[:start] + struct.pack("<Q", version) + p[HEADER_BYTES:])
 
     def with_ciphertext(self, make):
-        """The honest payload with other words, signed."""
+        """Sign the honest payload with other words."""
         start = HEADER_BYTES + SEED_BYTES
         return self.changed(lambda p: p[:start] + make(p[start:]))
 
     def sealing(self, values):
-        """A ciphertext of any values, signed."""
+        """Sign a ciphertext of any values."""
         keys = self.client.card_keys
         sender = self.client.sender(self.run, keys.key_id)
         return self.signed(sealed_values(keys, sender, self.about, self.profile, values))
@@ -174,7 +174,7 @@ def any_words(content):
 
 
 def install(monkeypatch, changes, foreign=None, rounds=range(100)):
-    """From now on these clients send what their `Change` makes of a message, in these rounds."""
+    """Have these clients send what their `Change` makes of a message, in these rounds."""
     others = []
 
     def send_profile(self, run, round_number, profile, state=""):

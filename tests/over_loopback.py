@@ -28,7 +28,7 @@ from securefl_keys.live_keys import SoundBundle
 
 NAMES = ("alice", "bob", "carol", "dora", "eve")
 SIZES = (9, 12, 18, 10, 14)
-"""Of the clients' data: unequal, and all more than a batch."""
+"""Sizes of the clients' data: unequal, and all more than a batch."""
 SHORT = (
     "run.rounds=2",
     "run.reproducible=true",
@@ -116,7 +116,7 @@ class Job:
 
     @property
     def openings(self) -> Path:
-        """Of this job alone."""
+        """Openings of this job alone."""
         return self.folder / "authority" / OPENINGS
 
     @property
@@ -130,7 +130,7 @@ class Job:
         return self.consortium.bundle(role)
 
     def party(self, name: str) -> ClientParty:
-        """A client's part, with what it keeps in a folder of this job."""
+        """Return a client's part, with what it keeps in a folder of this job."""
         job = job_of(self.config, self.task)
         return ClientParty(job, self.identity(name), self.folder / name)
 
@@ -164,7 +164,7 @@ class OnTask(Loop):
 
 
 def model_of(run: Path) -> dict[str, torch.Tensor]:
-    """The trained model in a run's folder."""
+    """Return the trained model in a run's folder."""
     return safetensors.torch.load_file(run / "model.safetensors")
 
 

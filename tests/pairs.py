@@ -53,7 +53,7 @@ def each(axes: Axes, products: Iterable[Names]) -> list[Names]:
 
 
 def marked(products: Iterable[Names], few: Iterable[Names]) -> list[pytest.ParameterSet]:
-    """These products for `parametrize`; whatever is not among the few is marked `full`."""
+    """Return these products for `parametrize`; whatever is not among the few is marked `full`."""
     few = set(few)
     return [
         pytest.param(*names, id="-".join(names), marks=() if names in few else pytest.mark.full)
@@ -62,7 +62,7 @@ def marked(products: Iterable[Names], few: Iterable[Names]) -> list[pytest.Param
 
 
 def grid(*axes: Mapping[str, Settings]) -> list[pytest.ParameterSet]:
-    """All products for `parametrize`; whatever is no part of `covering` is marked `full`."""
+    """Return all products for `parametrize`; whatever is no part of `covering` is marked `full`."""
     return marked(product(*axes), covering(*axes))
 
 

@@ -51,7 +51,7 @@ def write_cifar100(root):
 
 
 def write_cifar10_c(root, names=("fog",), labels=(4, 7)):
-    """As many images per severity as labels; returns the last file's pixels."""
+    """Write as many images per severity as labels; return the last file's pixels."""
     root.mkdir(exist_ok=True, parents=True)
     for name in names:
         images = bytes_of(5 * len(labels), 32, 32, 3)

@@ -26,8 +26,8 @@ MOST_CLIENTS = 2 ** (13 - STEP_BITS + UNIT_BITS + 1)
 SURE = 6
 """Bound on noise, in standard deviations: more come once in 10^9 times."""
 GAIN_BITS = ((0,), (0, 10), (0, 10, 20), (-10, 0, 10, 20), (-10, 0, 10, 20, 30))
-"""By number of digits, the coarsest first. Finer ones come before a wider range: with three, sums
-err by 1e-15."""
+"""Gains by number of digits, the coarsest first. Finer ones come before a wider range: with three,
+sums err by 1e-15."""
 
 
 @dataclass(frozen=True, slots=True)
