@@ -260,7 +260,7 @@ class Federation:
 
     @property
     def keys(self) -> Path:
-        """The authority's key folder."""
+        """Key folder of the authority."""
         return self.disks[AUTHORITY].folder / "keys"
 
     @property

@@ -105,7 +105,7 @@ def settings(name):
 
 
 def task_of(name):
-    """Four clients where some are selected, three where all are."""
+    """Return four clients where some are selected, three where all are."""
     return make_task(4 if TABLES[name].keys() & {"selection", "fnr"} else 3)
 
 

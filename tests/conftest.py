@@ -40,7 +40,7 @@ POLICY = Policy(rules=(OpeningRule("*", precision_bits=26),))
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Looks for no garbage among what all tests share, neither while it is read nor later."""
+    """Look for no garbage among what all tests share, neither while it is read nor later."""
     gc.disable()
     try:
         return (yield)
@@ -51,7 +51,7 @@ def pytest_collection():
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures of any scope
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Checks tensors' shapes in tests marked `shapes` alone, since that slows all calls."""
+    """Check tensors' shapes in tests marked `shapes` alone, since that slows all calls."""
     jaxtyping.config.update("jaxtyping_disable", item.get_closest_marker("shapes") is None)
 
 
@@ -65,7 +65,7 @@ def _no_power_cut():
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """Imports a script as it imports itself when it is run: with its folder on the path."""
+    """Import a script as it imports itself when it is run: with its folder on the path."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.syspath_prepend(str(BENCHMARKS / "peers"))
     return import_module
@@ -140,7 +140,7 @@ class Federation:
         return sealer.seal(values, client.weight if weight is None else weight, about, sender)
 
     def sealed_slots(self, name, *rows):
-        """Slots of one's choice under this client's key: what only who crafts its message sends."""
+        """Seal slots of one's choice under this client's key, as only a crafted message has them."""
         sender, nonce = self.clients[name].sender(self.run, self.keys.public.key_id), b"n" * 16
         digest = self.expected().about.digest()
         key = OneTimeKey.of(self.keys.public.secrets(sender), digest, name, nonce)
@@ -167,20 +167,20 @@ class Federation:
         return arriving
 
     def mean(self, *names):
-        """Σ p_i x_i, by hand."""
+        """Return Σ p_i x_i, by hand."""
         weights = [self.clients[name].weight for name in names or self.clients]
         return np.average([self.values[name] for name in names or self.values], 0, weights)
 
 
 @pytest.fixture(scope="session")
 def federate(key_set):
-    """Makes a federation."""
+    """Make a federation."""
     return lambda keys=key_set, **sizes: Federation(keys, **sizes)
 
 
 @pytest.fixture(scope="session")
 def tiny_config():
-    """Settings of two short rounds; keywords are tables."""
+    """Return settings of two short rounds; keywords are tables."""
 
     def make(**tables):
         defaults = {
@@ -217,7 +217,7 @@ def tiny_task():
 
 @pytest.fixture
 def no_hang():
-    """Fails a test that takes more than a minute, where it would wait for ever."""
+    """Fail a test that takes more than a minute, where it would wait for ever."""
 
     def give_up(number, frame):
         raise TimeoutError("still waiting after a minute")
@@ -242,7 +242,7 @@ def quick():
 
 @pytest.fixture(scope="module")
 def cheap_guesses():
-    """Sealing without Argon2's cost, which is for those who guess."""
+    """Seal without Argon2's cost, which is for those who guess."""
     with cheap():
         yield
 

@@ -22,7 +22,7 @@ PRIME_COLUMN = np.array(PRIMES, np.uint64)[:, None]
 
 
 def random_profile(q, rng, spread="uniform", version=0):
-    """Means in ±3, variances in 1e-3..50, uniform or by order of magnitude."""
+    """Draw means in ±3, variances in 1e-3..50, uniform or by order of magnitude."""
     draw = {
         "uniform": lambda: rng.uniform(1e-3, 50, q),
         "logarithmic": lambda: np.exp(rng.uniform(np.log(1e-3), np.log(50), q)),
@@ -43,7 +43,7 @@ def near(profile, rng, distance):
 
 
 def random_words(rng, *shape):
-    """Words of polynomials: residues of each prime, shape (..., 2, N)."""
+    """Draw words of polynomials: residues of each prime, shape (..., 2, N)."""
     return rng.integers(0, PRIME_COLUMN, (*shape, 2, N), np.uint64)
 
 

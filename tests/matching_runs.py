@@ -35,7 +35,7 @@ def names(*numbers):
 
 
 def make_config(mode="sealed", rounds=3, fraction=0.6, encrypt="profiles", **selection):
-    """FedAvg with clients by profile."""
+    """Return settings of FedAvg with clients by profile."""
     table = {"name": "fedprof", "fraction": fraction, "alpha": 1.0} | selection
     return Config.model_validate(
         {
@@ -113,7 +113,7 @@ class Sending:
 
     @property
     def sealed(self):
-        """The honest payload, and its nonce."""
+        """Payload of the honest message, and its nonce."""
         signed, payload = split_message(self.message(), 10**7)
         return Sealed(payload, signed.header.nonce)
 
@@ -151,12 +151,12 @@ class Sending:
         return self.signed(sealed_values(keys, sender, self.about, self.profile, values))
 
     def by_another_secret(self):
-        """Sealed by a secret that is on no card."""
+        """Seal by a secret that is on no card."""
         sender = Sender(self.client.name, b"another".ljust(32))
         return self.signed(self.client.profile_sealer.seal(self.profile, self.about, sender))
 
     def under(self, keys, **says):
-        """Sealed for other officers, as the header says or not."""
+        """Seal for other officers, as the header says or not."""
         sealer = type(self.client.profile_sealer)(keys.public)
         sender = self.client.sender(self.run, sealer.key_id)
         sealed = sealer.seal(self.profile, self.about, sender)
@@ -167,7 +167,7 @@ Change = Callable[[Sending], bytes]
 
 
 def any_words(content):
-    """Words below the primes, as many as in `content`."""
+    """Draw words below the primes, as many as in `content`."""
     of, n = ring(MATCHES), len(content) // MATCHES.ciphertext_bytes
     words = np.random.default_rng().integers(0, of.column, (n, *of.shape), np.uint64)
     return packed(words, of.primes)

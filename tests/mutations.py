@@ -16,7 +16,7 @@ ODD += ("", "\0", "\ud800", "x" * 5000)
 
 
 def mutated(content: bytes, rng: random.Random) -> bytes:
-    """Bits turned, bytes put in, taken out or exchanged, a stretch doubled, an end cut off."""
+    """Turn bits, put bytes in, take out or exchange some, double a stretch, or cut an end off."""
     data = bytearray(content or b"\0")
     for _ in range(rng.randint(1, 3)):
         at, other = rng.randrange(len(data)), rng.randrange(len(data))

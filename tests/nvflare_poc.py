@@ -84,7 +84,7 @@ class Poc:
 
     @contextmanager
     def running(self):
-        """Everything is up; all processes end with the block."""
+        """Start everything; all processes end with the block."""
         try:
             self.start("server")
             time.sleep(3)

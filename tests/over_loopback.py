@@ -45,7 +45,7 @@ SHORT = (
 
 
 def made_up_task(*, own_tests: bool = False) -> Task:
-    """Two BN layers, clients that differ in size and mean, public samples."""
+    """Make two BN layers, clients that differ in size and mean, public samples."""
     rng = torch.Generator().manual_seed(1)
 
     def drawn(n: int, shift: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,7 +99,7 @@ class Job:
 
     @cached_property
     def config(self) -> Config:
-        """The settings that all parties have."""
+        """Settings that all parties have."""
         return own_settings(securefl.load_config(None, [*SHORT, *self.settings]), self.task)
 
     names = NAMES

@@ -21,14 +21,14 @@ Names = tuple[str, ...]
 
 
 def refused(axes: Axes, names: Names) -> set[tuple[int, Names]]:
-    """Pairs in a product that do not go together."""
+    """Return pairs in a product that do not go together."""
     chosen = [axis[name] for axis, name in zip(axes, names, strict=True)]
     clashes = [bool(reason(*pair)) for pair in combinations(chosen, 2)]
     return {pair for pair, clash in zip(_pairs(names), clashes, strict=True) if clash}
 
 
 def covering(*axes: Mapping[str, Settings]) -> list[Names]:
-    """Few products that have every pair, those that are refused too: the next has most new ones.
+    """Return few products with every pair, refused ones too: the next has most new ones.
 
     A product that is refused shows no more than that: it counts for the pairs that clash in it.
     """
@@ -42,7 +42,7 @@ def covering(*axes: Mapping[str, Settings]) -> list[Names]:
 
 
 def each(axes: Axes, products: Iterable[Names]) -> list[Names]:
-    """Few of these products that have every name, none of them refused: for what is beside them."""
+    """Return few of these products, with every name and none refused: for what is beside them."""
     left = [names for names in products if not refused(axes, names)]
     missing, found = {place for names in left for place in enumerate(names)}, []
     while missing:

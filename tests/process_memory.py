@@ -19,7 +19,7 @@ OVERLAP = 64
 
 
 def secrets_of(site):
-    """Secrets of a site that must not be at its server, as `secrets_under` has them."""
+    """Return secrets of a site that must not be at its server, as `secrets_under` has them."""
     members = {name: (site.folder / name, passphrase_of(name)) for name in CLIENTS}
     return secrets_under(site.keys, PASSPHRASE, members)
 
@@ -61,7 +61,7 @@ def middle_of(sealed):
 
 
 def found_in(pid, needles):
-    """Which of these stand in a process's listing, environment, open files, or memory."""
+    """Return which of these stand in a process's listing, environment, open files, or memory."""
     proc = Path("/proc") / str(pid)
     parts = [(proc / name).read_bytes() for name in ("environ", "cmdline", "maps")]
     for handle in (proc / "fd").iterdir():
@@ -97,7 +97,7 @@ def has_one(stretch, words):
 
 
 def found_under(folders, needles):
-    """Which of these stand in a file of these folders."""
+    """Return which of these stand in a file of these folders."""
     files = [path.read_bytes() for f in folders for path in f.rglob("*") if path.is_file()]
     assert files
     return found_among(files, needles)

@@ -151,7 +151,7 @@ class Site:
         return self.folder / f"passphrase-of-{name}"
 
     def join(self, *names, role="client", at=None):
-        """Folders of new members, whose requests were approved."""
+        """Make folders of new members, whose requests were approved."""
         with cheap():
             for name in names:
                 (request,) = make_identities(self.folder, [name], role, passphrase_of(name))
@@ -367,7 +367,7 @@ class Loop:
             await asyncio.sleep(0.01)
 
     def run(self, meanwhile=None):
-        """Everything until the server ends; raises as it. `ended` has how each client did."""
+        """Run everything until the server ends; raises as it. `ended` has how each client did."""
         asyncio.run(self._run(meanwhile))
         return self.site.record
 

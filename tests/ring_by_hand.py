@@ -31,7 +31,7 @@ def untransformed(row, modulus):
 
 
 def _cyclic(values, root, modulus):
-    """Σ_k values_k root^(jk) for each j, by halves."""
+    """Return Σ_k values_k root^(jk) for each j, by halves."""
     if len(values) == 1:
         return values
     even, odd = (_cyclic(values[i::2], root * root % modulus, modulus) for i in (0, 1))

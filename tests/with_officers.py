@@ -32,7 +32,7 @@ SEALED = (
 
 
 def seat_officers(site):
-    """Two officers join a site's consortium, and 2 of 3 open its sums from then on."""
+    """Have two officers join a site's consortium; 2 of 3 open its sums from then on."""
     site.join(*OTHERS, role="officer")
     with cheap():
         set_officers(site.keys, PASSPHRASE, cards_of(site), QUORUM.needed)

@@ -147,7 +147,7 @@ class OfBundle(Protocol):
 
     @property
     def card_keys(self) -> CardKeys:
-        """The card keys of the officers in force."""
+        """Card keys of the officers in force."""
 
     def officers(self) -> tuple[str, ...]:
         """Return the officers' names, in the order of `card_keys`."""

@@ -53,7 +53,7 @@ class BlindText:
 
     @property
     def bound(self) -> bytes:
-        """Return the bytes that the ciphertext is bound to."""
+        """Bytes that the ciphertext is bound to."""
         return self.message + self.about
 
 

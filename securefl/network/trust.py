@@ -44,7 +44,7 @@ class TrustedBundle(Trust, Protocol):
 
     @property
     def card_keys(self) -> CardKeys:
-        """The epoch's keys, which clients make their cards for."""
+        """Keys of the epoch, which clients make their cards for."""
 
     def newer(self, files: str) -> Self:
         """Return what another bundle says; raises KeyFileError where it is forged, or older."""

@@ -59,7 +59,7 @@ class ClippedGradients:
     """
 
     def __init__(self, model: nn.Module, loss: Loss, clipping: Clipping) -> None:
-        """`loss` is a mean over records.
+        """Wrap a twin of the model; `loss` is a mean over records.
 
         Raises:
             ConfigError: a trained layer is in evaluation mode, or has buffers.

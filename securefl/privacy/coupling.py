@@ -274,7 +274,7 @@ def _culprit(a: Pass, b: Pass, kept: list[int], with_moved_buffers: set[str]) ->
 
 
 def _rows(tensor: Tensor, of: Pass, kept: list[int]) -> Tensor:
-    """The kept records' part; nothing where the first axis is not the batch's, or parts of it."""
+    """Return the kept records' part; nothing where the first axis is not (part of) the batch."""
     n = len(of.batch)
     if not tensor.dim() or len(tensor) % n:
         return tensor.new_zeros(0)

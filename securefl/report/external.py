@@ -44,7 +44,7 @@ class LeaveOneOut:
 
     @property
     def accuracy(self) -> float:
-        """The score, 0..1; raises ConfigError where the metric is no accuracy, such as R²."""
+        """Score, 0..1; raises ConfigError where the metric is no accuracy, such as R²."""
         return accuracy_of(self.metric, self.score)
 
     @property
