@@ -140,7 +140,7 @@ class Federation:
         return sealer.seal(values, client.weight if weight is None else weight, about, sender)
 
     def sealed_slots(self, name, *rows):
-        """Seal slots of one's choice under this client's key, as only a crafted message has them."""
+        """Seal slots of one's choice under this client's key, as only a crafted message does."""
         sender, nonce = self.clients[name].sender(self.run, self.keys.public.key_id), b"n" * 16
         digest = self.expected().about.digest()
         key = OneTimeKey.of(self.keys.public.secrets(sender), digest, name, nonce)

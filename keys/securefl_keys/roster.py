@@ -73,7 +73,7 @@ class VerifiedRoster:
     def parse(cls, text: str, ca: ConsortiumAuthority, at: datetime) -> VerifiedRoster:
         """Parse and check a roster; raises as `SignedFile.verified`.
 
-        CertificateRefused where it lists what it may not.
+        CertificateRefused, too, where it lists what it may not.
         """
         file = RosterFile.verified(text, ca)
         members: dict[str, HolderCertificate] = {}

@@ -41,9 +41,9 @@ class Combiner(UnderCards):
     """Opener of totals by the answers of officers, which counts those that cannot answer."""
 
     say: Callable[[int, str], None] = lambda _number, _why: None
-    """Told of each officer that is away, refuses a card, or has given a wrong answer, and why."""
+    """Function told of each officer that is away, refuses a card, or has answered wrongly, and why."""
     who: Callable[[int], str] = numbered
-    """Word for an officer, by its number from 0."""
+    """Function that gives the word for an officer, by its number from 0."""
     _lacking: dict[str, set[int]] = field(default_factory=dict)
     """Officers that have not all cards of a session's clients; the others have."""
 
