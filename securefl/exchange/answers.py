@@ -41,7 +41,7 @@ class Combiner(UnderCards):
     """Opener of totals by the answers of officers, which counts those that cannot answer."""
 
     say: Callable[[int, str], None] = lambda _number, _why: None
-    """Function told of each officer that is away, refuses a card, or has answered wrongly, and why."""
+    """Function told of each officer that is away, refuses a card, or answers wrongly, and why."""
     who: Callable[[int], str] = numbered
     """Function that gives the word for an officer, by its number from 0."""
     _lacking: dict[str, set[int]] = field(default_factory=dict)
