@@ -18,7 +18,7 @@ FOLDERS = ("securefl", "keys", "cli", "benchmarks", "docs")
 NOT_YET = ("algorithms", "audit", "build", "selection", "settings")
 """Packages of securefl that are still to be rewritten."""
 WIDTH = 100
-NO_BEGINNING = re.compile(r"(What|Of|Who|Whose|How|Whether|By|As)\b")
+NO_BEGINNING = re.compile(r"(What|Of|Who|Whose|How|Whether|By|As|That|Which|Why)\b", re.IGNORECASE)
 NO_ACTION = re.compile(
     r"(The|A|An|Its|Their|Each|All|Every|Nothing|One|Within|True|False|Where|When|If|There|This"
     r"|These|Those|Such|Same|Some|Any|No|Not|Only|Just|For|From|In|On|At|To|With|Without)\b"

@@ -55,6 +55,7 @@ def raise_if_interrupted() -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _asked.set()
+    # Noted before it is raised: Python may drop what is raised in a callback of C code.
     signal.default_int_handler(number, frame)
 
 

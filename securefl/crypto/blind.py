@@ -70,7 +70,7 @@ class ContentKey(Held):
     def sealing(cls, content: bytes, message: bytes, about: bytes) -> ContentKey:
         """Return a fresh key, with the ciphertext of this content under it.
 
-        It follows from random bytes and from all that is sealed (compare `base.fresh_nonce`).
+        It follows from random bytes and from all that is sealed (compare `sums.fresh_nonce`).
         """
         parts = os.urandom(_KEY_BYTES), content, message, about
         seed = _digest(_FRESH, parts)

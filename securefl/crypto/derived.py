@@ -38,6 +38,7 @@ def common_polynomial(about: bytes, index: int, poly_degree: int, modulus: int) 
     n_words = poly_degree + _SPARE
     drawn = np.frombuffer(hashlib.shake_256(seed).digest(_WORD_BYTES * n_words), "<u8")
     words = drawn & np.uint64(2 ** modulus.bit_length() - 1)
+    # Rejected and not reduced: so words are uniform below the modulus.
     fitting: Words = words[words < modulus][:poly_degree]
     if len(fitting) < poly_degree:
         raise RuntimeError(f"more than {_SPARE} of {n_words} words are beyond the modulus")

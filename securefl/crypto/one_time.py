@@ -98,6 +98,7 @@ class OneTimeKey(Held):
 
     def applied(self, polynomial: Words) -> int:
         """Return the constant coefficient of this key times a polynomial, modulo all primes."""
+        # Modulo X^N + 1, the constant coefficient of s p is s_0 p_0 - Σ s_i p_(N-i) over i > 0.
         reversed_key = np.concatenate([self._coefficients[:1], -self._coefficients[:0:-1]])
         high, low = polynomial >> _HALF_WORD, polynomial & (2**_HALF_WORD - 1)  # no overflow
         parts = ((part.astype(np.int64) @ reversed_key).tolist() for part in (high, low))
@@ -155,6 +156,7 @@ def score_of(constants: Iterable[int], parameters: MatchParameters = MATCHES) ->
     """
     modulus = ring(parameters).modulus
     total = sum(constants) % modulus
+    # Residues above half of the modulus stand for negative numbers.
     score = (total if total < modulus / 2 else total - modulus) / 2.0**parameters.score_scale_bits
     return score if abs(score) <= 2**parameters.range_bits else None
 

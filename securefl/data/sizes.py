@@ -142,6 +142,7 @@ def _balanced(
     """Return allowed entries with these sums of rows and columns, by scaling in turns, or None."""
     if rows_C.min() < 0:
         return None
+    # Iterative proportional fitting: rows, then columns, are scaled to their sums.
     x_CK = allowed_CK.astype(np.float64)
     for _ in range(_BALANCING_STEPS):
         x_CK *= (rows_C / np.maximum(x_CK.sum(axis=1), _EMPTY))[:, None]

@@ -17,7 +17,7 @@ from securefl.types import MessageSpec, NamedTensors
 
 
 def hollow(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a tensor that takes no memory: all of its elements are one."""
+    """Return an uninitialised tensor that takes no memory: one element in all places."""
     return torch.empty((), dtype=dtype, device=device).expand(tuple(shape))
 
 

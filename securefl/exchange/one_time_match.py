@@ -156,7 +156,9 @@ def _weights(baseline: Profile) -> tuple[Rows, int]:
     q = len(mean_Q)
     of_moments = 0.5 * MOMENT_UNIT / (q * variance_Q)
     linear = np.concatenate([of_moments, -mean_Q / (q * variance_Q), [-0.5]])
+    # Scores are means over N / 2 slots, in which each value stands `_copies` times.
     rows = _rows(linear) * MATCHES.poly_degree / 2 / _copies(len(linear))
+    # At most length 1, so that weights amplify no noise; a power of two, so scaling is exact.
     exponent = ceil(log2(np.sqrt(2 * (rows**2).sum() / MATCHES.poly_degree)))
     return np.ldexp(rows, -exponent), exponent
 

@@ -189,6 +189,7 @@ class Client(Held):
         return int.from_bytes(self._derived("SecureFL draws 1", run, str(seed)), "big")
 
     def _derived(self, *about: str) -> bytes:
+        # A list in JSON, so that no two uses have the same bytes.
         info = json.dumps(about).encode()
         return HKDF(SHA256(), SEED_BYTES, salt=None, info=info).derive(self.identity_secret())
 

@@ -58,6 +58,7 @@ class FixupBlock(nn.Module):
         self.bias2b = ScalarBias()
         self.shortcut = Shortcut(n_out - n_in, stride)
         with torch.no_grad():
+            # Rule 2; the second convolution starts at zero by rule 1.
             self.conv1.weight *= N_BRANCHES ** (-1 / (2 * N_LAYERS - 2))
         nn.init.zeros_(self.conv2.weight)
 

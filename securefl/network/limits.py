@@ -130,6 +130,7 @@ class Room:
 
     def wake(self) -> None:
         """Have all who wait look again whether they have room."""
+        # A new event each time: whoever waits holds the old one, and looks again.
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -45,6 +45,7 @@ class TlsStream(stream.ReadAhead):
         """Take the way and the context of this side; a caller names the host that must answer."""
         super().__init__()
         self._way = way
+        # TLS reads and writes two buffers in memory; the way carries what comes out to the peer's.
         self._coming, self._going = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._coming, self._going, listener is None, listener)
         self._sending = asyncio.Lock()
@@ -85,6 +86,7 @@ class TlsStream(stream.ReadAhead):
         going = self._going.read()
         if self._torn:
             raise PeerError(stream.CLOSED)
+        # Set meanwhile: a give that is cancelled leaves half a record, after which none can follow.
         self._torn = True
         for start in range(0, len(going), PIECE_BYTES):
             await self._way.give(going[start : start + PIECE_BYTES])

@@ -58,6 +58,7 @@ class Seeded:
         """Take `rng`, the client's own for the round, on the CPU."""
         seed = torch.randint(2**62, (), generator=rng).item()
         self._rng = np.random.default_rng(int(seed))
+        # A generator of their own, so that how often layers draw does not move the noise.
         self._layers = np.random.default_rng([1, int(seed)])
 
     def gaussian(self, size: int, deviation: float) -> Values:

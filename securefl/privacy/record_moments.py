@@ -103,6 +103,7 @@ class MomentRelease:
         finite_B1 = v_BV.isfinite().all(dim=1, keepdim=True)
         v_BV = v_BV.where(finite_B1, 0.0)
         norm_B1 = torch.linalg.vector_norm(v_BV, dim=1, keepdim=True)
+        # Of a record that was set to zero the factor is infinite, and clamped to one.
         scale_B1: Tensor = (self.bound / norm_B1).clamp(max=1)
         return (v_BV * scale_B1).sum(dim=0)
 

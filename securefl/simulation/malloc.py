@@ -25,5 +25,6 @@ def keep_freed_memory() -> None:
     """Keep freed memory for the rest of this process; no effect where the C library cannot."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt:
+        # Free memory on top of the heap is kept, and tensors up to 32 MiB come from the heap.
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
         mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
