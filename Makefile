@@ -31,6 +31,7 @@ check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/prose_check.py
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/ckks_sum.py

@@ -43,7 +43,7 @@ SIZES = (1_000, 100_000, 1_000_000)
 """Bytes each way."""
 REPEATS = 50
 WITHIN_S = 60
-"""For all sites to be there."""
+"""Seconds for all sites to be there."""
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -174,7 +174,7 @@ def over_pipes(_folder: Path, names: Sequence[str], sizes: Sequence[int]) -> dic
 
 
 class Echo:
-    """The class of an actor that answers with the value that came."""
+    """Actor's class, which answers with the value that came."""
 
     def take(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the value in a frame of its own."""

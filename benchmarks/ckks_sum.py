@@ -48,23 +48,23 @@ from securefl.types import Kind, MessageSpec
 
 WAYS = ("usual", "packed", "signed")
 POLICY = Policy()
-"""The default one: what is opened is rounded."""
+"""Default policy: what is opened is rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The same sum in three ways."""
+    """Costs of the same sum in three ways."""
 
     n_clients: int
     n_values: int
     costs: Mapping[str, Cost]
-    """By way: usual; packed (SecureFL's ciphertexts); signed (the same as signed messages)."""
+    """Costs by way: usual; packed (SecureFL's ciphertexts); signed (these as signed messages)."""
     key_bytes: Mapping[str, int]
     """Bytes of the keys that are sent once: evaluation keys to the server, or a client's card."""
 
 
 class Usual:
-    """A vector per tensor; the server knows each client's weight."""
+    """Usual way: a vector per tensor; the server knows each client's weight."""
 
     def __init__(self, sizes: Sequence[int], weight_total: float) -> None:
         # TenSEAL makes the relinearisation keys unasked.
@@ -77,22 +77,22 @@ class Usual:
         self._weight_total = weight_total
 
     def seal(self, client: int, values: Values, weight: float) -> list[bytes]:
-        """Each tensor encrypted and serialised."""
+        """Encrypt and serialise each tensor."""
         del client, weight
         parts = np.split(values, self._cuts)
         return [ts.ckks_vector(self._public, part.tolist()).serialize() for part in parts]
 
     def start(self) -> UsualServer:
-        """No sum yet."""
+        """Return no sum yet."""
         return UsualServer(self._public, self._weight_total)
 
     def open(self, total: Sequence[bytes]) -> Values:
-        """Each tensor decrypted."""
+        """Decrypt each tensor."""
         return np.concatenate([ts.ckks_vector_from(self._secret, t).decrypt() for t in total])
 
 
 class UsualServer:
-    """Multiplies and adds, one client's vectors in memory at a time."""
+    """Server that multiplies and adds, one client's vectors in memory at a time."""
 
     def __init__(self, context: ts.Context, weight_total: float) -> None:
         self._context = context
@@ -100,7 +100,7 @@ class UsualServer:
         self._sums: list[ts.CKKSVector] = []
 
     def add(self, message: Sequence[bytes], weight: float) -> None:
-        """Sum = sum + p_k x_k, tensor by tensor."""
+        """Add p_k x_k, tensor by tensor."""
         share = weight / self._weight_total
         terms = [ts.ckks_vector_from(self._context, part) * share for part in message]
         if self._sums:
@@ -108,12 +108,12 @@ class UsualServer:
         self._sums = terms
 
     def total(self) -> list[bytes]:
-        """Each tensor's sum."""
+        """Return each tensor's sum."""
         return [vector.serialize() for vector in self._sums]
 
 
 class Signed:
-    """The packed sum as a run does it: signed messages, checked by server and authority."""
+    """Packed sum as a run does it: signed messages, checked by server and authority."""
 
     def __init__(self, keys: KeySet, n_values: int, weight_K: Values) -> None:
         self._spec = MessageSpec("update/statistics", Kind.STATISTICS, n_values)
@@ -132,19 +132,19 @@ class Signed:
             raise RuntimeError(f"the authority refuses cards: {refused}")
 
     def seal(self, client: int, values: Values, weight: float) -> list[bytes]:
-        """The signed message."""
+        """Return the signed message."""
         del weight
         ring().common.cache_clear()
         tensors = {"statistics": torch.from_numpy(values)}
         return [self._clients[client].contribute(RUN, self._round, self._spec, tensors)]
 
     def start(self) -> SignedServer:
-        """The server's sum of the next round's message: for each there is one list of clients."""
+        """Start the sum of the next round's message: for each there is one list of clients."""
         self._round += 1
         return SignedServer(self._server.start(self._round, self._spec))
 
     def open(self, total: roles.SumRequest) -> Values:
-        """Opened by an authority that has opened nothing before."""
+        """Open the total by an authority that has opened nothing before."""
         ring().common.cache_clear()
         authority = Authority(self._opener, self._roster, POLICY, list[Opening]().append)
         return cast("OpenedSum", authority.open(total)).values
@@ -152,7 +152,7 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class SignedServer:
-    """Checks signature, hash and header before it adds."""
+    """Server that checks signature, hash and header before it adds."""
 
     sums: roles.ServerSum
 
@@ -162,18 +162,18 @@ class SignedServer:
         self.sums.receive(message[0])
 
     def total(self) -> roles.SumRequest:
-        """What goes to the authority."""
+        """Return what goes to the authority."""
         return self.sums.request()
 
 
 def statistics_sizes() -> list[int]:
-    """Sizes of the running means and variances of ResNet-20: 38 tensors, 1376 values."""
+    """Return the sizes of ResNet-20's running means and variances: 38 tensors, 1376 values."""
     model = build_model("resnet20", "batch", in_channels=3, n_features=3072, n_classes=10)
     return [tensor.numel() for tensor in statistics(model).values()]
 
 
 def compare(n_clients: int, repeats: int) -> Comparison:
-    """The three ways in turn, `repeats` times."""
+    """Measure the three ways in turn, `repeats` times."""
     rng = np.random.default_rng(n_clients)
     sizes, weight_K = statistics_sizes(), sample_weights(n_clients, rng)
     n_values = sum(sizes)
@@ -195,7 +195,7 @@ def compare(n_clients: int, repeats: int) -> Comparison:
 
 
 def show_comparison(result: Comparison) -> None:
-    """A row for each cost, with the ratios to the usual way."""
+    """Print a row for each cost, with the ratios to the usual way."""
 
     def row(name: str, figures: Sequence[float], texts: Sequence[str]) -> list[str]:
         usual, packed, signed = figures

@@ -72,7 +72,7 @@ MOMENTS = ("two-pass", "fused")
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """What encryption adds to one way of exchanging moments."""
+    """Cost of encryption in one way of exchanging moments."""
 
     moments: str
     encrypt: str
@@ -91,7 +91,7 @@ class Slowdown:
 
 
 class Stopwatch:
-    """Seconds and calls by phase, each without the phases called from within it.
+    """Stopwatch of seconds and calls by phase, each without the phases called from within it.
 
     For one thread: whatever else runs while it waits counts for what it waits in.
     """
@@ -104,7 +104,7 @@ class Stopwatch:
         self._since = 0.0
 
     def timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, its time charged to `phase`."""
+        """Return `function`, its time charged to `phase`."""
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             self._charge()
@@ -127,7 +127,7 @@ class Stopwatch:
 
 @contextmanager
 def timers(watch: Stopwatch, phases: Mapping[str, tuple[str, ...]] = PHASES) -> Iterator[None]:
-    """Every function of `phases` timed; each is itself again afterwards."""
+    """Time every function of `phases` within; each is itself again afterwards."""
     with ExitStack() as stack:
         for phase, names in phases.items():
             for name in names:
@@ -137,7 +137,7 @@ def timers(watch: Stopwatch, phases: Mapping[str, tuple[str, ...]] = PHASES) -> 
 
 
 def config(moments: str, encrypt: str, rounds: int, model: str) -> securefl.Config:
-    """The demo's settings but for these four."""
+    """Return the demo's settings but for these four."""
     return securefl.Config.model_validate(
         {
             "run": {"rounds": rounds, "engine": "sequential"},
@@ -149,14 +149,14 @@ def config(moments: str, encrypt: str, rounds: int, model: str) -> securefl.Conf
 
 
 def run_seconds(settings: securefl.Config, task: Task) -> float:
-    """The processor's, of all rounds of one run."""
+    """Return the processor's seconds of all rounds of one run."""
     began = list[float]()
     securefl.run(settings, task, on_start=lambda _: began.append(time.process_time()))
     return time.process_time() - began[0]
 
 
 def phase_seconds(settings: securefl.Config, task: Task) -> dict[str, float]:
-    """Of a round, by phase."""
+    """Return seconds of a round by phase."""
     watch = Stopwatch()
     with timers(watch):
         securefl.run(settings, task)
@@ -164,7 +164,7 @@ def phase_seconds(settings: securefl.Config, task: Task) -> dict[str, float]:
 
 
 def compare(rounds: int, repeats: int, model: str) -> list[Slowdown]:
-    """Both ways of moments, in the clear and encrypted, in turn; then the same with timers."""
+    """Measure both ways of moments, in the clear and encrypted, in turn; then with timers."""
     jobs = {
         (moments, encrypt): config(moments, encrypt, rounds, model)
         for moments in MOMENTS
@@ -214,7 +214,7 @@ def _slowdown(
 
 
 def show_slowdowns(results: Sequence[Slowdown], title: str) -> None:
-    """The runs' times, then where a round's time goes."""
+    """Print the runs' times, then where a round's time goes."""
     show(
         title,
         ("moments", "sealed", "plain", "encrypted", "ratio", "of pairs", "at most"),

@@ -29,18 +29,18 @@ STEPS: Mapping[str, Job] = {
 
 @dataclass(frozen=True, slots=True)
 class FirstStep:
-    """Of one engine."""
+    """Rounds of one engine."""
 
     engine: str
     seconds: Mapping[str, Sequence[float]]
-    """Of a round of one step, by what the step is: one reading for each repeat."""
+    """Seconds of a round of one step, by what the step is: one reading for each repeat."""
 
     def ratio(self, step: str) -> float:
-        """How many times as long as an ordinary step's round."""
+        """Return how many times as long as an ordinary step's round it takes."""
         return typical_ratio(list(self.seconds[step]), list(self.seconds["ordinary"]))
 
     def row(self) -> list[str]:
-        """Of the table; empty where the engine does not do that step."""
+        """Return the row of the table; empty where the engine does not do that step."""
         figures = []
         for step in STEPS:
             known = step in self.seconds
@@ -51,7 +51,7 @@ class FirstStep:
 
 
 def fedtan_step_part(settings: Settings) -> Part:
-    """A row for each engine."""
+    """Measure a row for each engine."""
     settings.note(f"FedTAN's first step: {settings.sized(ORDINARY)}")
     ways: dict[tuple[str, str], Callable[[], Any]] = {}
     refused: dict[str, Mapping[str, str]] = {}

@@ -1,4 +1,4 @@
-"""The jobs that engines are timed on. Data are random: only speed is looked at.
+"""Jobs that engines are timed on. Data are random: only speed is looked at.
 
 The server's test data are four samples, so that a round's evaluation does not count.
 """
@@ -30,30 +30,30 @@ ENGINES: Mapping[str, Mapping[str, Any]] = {
     "parallel": {"engine": "parallel", "workers": 2},
     "auto": {},
 }
-"""What each way sets in the table `[run]`; `auto` nothing, as a user who does not care."""
+"""Settings of `[run]` by way; `auto` has none, as a user who does not care."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A federation, and what it does in a round."""
+    """Federation, and what it does in a round."""
 
     model: str
-    """A name of `build_model`, with BN; or "lenet5", which has none."""
+    """Name of `build_model`, with BN; or "lenet5", which has none."""
     shape: tuple[int, ...]
-    """Of one sample."""
+    """Shape of one sample."""
     n_clients: int
     local_steps: int = 5
     batch_size: int = 32
     n_samples: int = 160
-    """Each client's."""
+    """Number of each client's samples."""
     fraction: float = 1.0
-    """Of the clients, drawn at random for a round."""
+    """Share of the clients that are drawn at random for a round."""
     algorithm: str = "fedavg"
     moments: str = "two-pass"
     encrypt: str = "none"
     device: str = "cpu"
     precision: str = "model"
-    """Of local steps, as in the settings; the model is in float32."""
+    """Precision of local steps, as in the settings; the model is in float32."""
 
     def __str__(self) -> str:
         who = f"{self.n_clients:,} clients" if self.n_clients > 1 else "1 client"
@@ -70,11 +70,11 @@ class Job:
 
     @property
     def n_batches(self) -> int:
-        """Of all of a round's clients."""
+        """Number of batches of all of a round's clients."""
         return self.n_selected * self.local_steps
 
     def tables(self, run: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The settings, with these of the table `[run]`."""
+        """Return the settings, with these of the table `[run]`."""
         selection = {"name": "random", "fraction": self.fraction} if self.fraction < 1 else {}
         return {
             "run": {"rounds": 10_000, "device": self.device, **(run or {})},
@@ -93,21 +93,21 @@ class Job:
         }
 
     def rounds(self, task: Task, run: Mapping[str, Any]) -> Rounds:
-        """A run of this job; raises ConfigError where the settings refuse it."""
+        """Begin a run of this job; raises ConfigError where the settings refuse it."""
         return simulated(parse_tables(Config, self.tables(run)), task, None, None)
 
     def casting(self) -> torch.autocast:
-        """The context of a forward pass, for the ways that are not ours."""
+        """Return the context of a forward pass, for the ways that are not ours."""
         coarse = self.precision == "bfloat16"
         return torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=coarse)
 
     def wait(self) -> None:
-        """Until the device has done what it was told: a GPU is told ahead."""
+        """Wait until the device has done what it was told: a GPU is told ahead."""
         if torch.device(self.device).type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def small(self) -> Job:
-        """As quick as can be: to try a benchmark, not to measure."""
+        """Return the job as quick as can be: to try a benchmark, not to measure."""
         few = 3 if self.fraction == 1 else round(2 / self.fraction)
         images = self.model in {"cnn", "resnet20"}  # others take one size alone
         return replace(
@@ -128,7 +128,7 @@ MANY = Job("mlp", (784,), n_clients=10_000, fraction=0.01, n_samples=64)
 
 
 def lenet5() -> nn.Sequential:
-    """LeCun et al.'s for images of 28 × 28, with ReLU and maximum pooling as is usual now."""
+    """Build LeCun et al.'s for images of 28 × 28, with ReLU and maximum pooling as is usual now."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         return nn.Sequential(
@@ -141,7 +141,7 @@ def lenet5() -> nn.Sequential:
 
 
 def model_of(job: Job, width: int | None = None) -> nn.Module:
-    """As it is before the first round; `width` as `build_model` has it."""
+    """Build the model as before the first round; `width` as `build_model` has it."""
     if job.model == "lenet5":
         return lenet5()
     sizes = {"in_channels": job.shape[0], "n_features": job.shape[0], "n_classes": N_CLASSES}
@@ -149,7 +149,7 @@ def model_of(job: Job, width: int | None = None) -> nn.Module:
 
 
 def pool_of(job: Job) -> tuple[Tensor, Tensor]:
-    """All samples that there are."""
+    """Return all samples that there are."""
     rng = torch.Generator().manual_seed(0)
     n = min(POOL, job.n_clients * job.n_samples)
     x, y = (
@@ -160,7 +160,7 @@ def pool_of(job: Job) -> tuple[Tensor, Tensor]:
 
 
 def task_of(job: Job) -> Task:
-    """Its model, and for each client a window of the pool."""
+    """Return the job's model, and for each client a window of the pool."""
     x, y = pool_of(job)
     places = len(y) - job.n_samples + 1
     starts = [client * job.n_samples % places for client in range(job.n_clients)]

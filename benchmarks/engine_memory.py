@@ -1,4 +1,4 @@
-"""The peak memory of a process that takes some rounds of one federation of MLP clients, in MiB.
+"""Peak memory of a process that takes some rounds of one federation of MLP clients, in MiB.
 
     python benchmarks/engine_memory.py --engine auto --clients 10000 --fraction 0.01
 
@@ -25,7 +25,7 @@ ROUNDS = 3
 
 
 def peak_mib_of(job: Job, engine: str) -> float:
-    """Measured in a process of its own, which this one waits for."""
+    """Measure in a process of its own, which this one waits for."""
     arguments = [f"--engine={engine}", f"--clients={job.n_clients}", f"--fraction={job.fraction}"]
     command = [sys.executable, str(Path(__file__)), *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -33,7 +33,7 @@ def peak_mib_of(job: Job, engine: str) -> float:
 
 
 def peak_mib(pid: int) -> float:
-    """Of a running process.
+    """Return the peak of a running process.
 
     Linux's VmHWM is of the process's own program. `getrusage` starts with the peak of the program
     that started it, and stands in where there is no /proc.

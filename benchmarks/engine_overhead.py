@@ -1,4 +1,4 @@
-"""What a round costs beside training: a tiny model's round, less its bare training steps.
+"""Cost of a round beside training: a tiny model's round, less its bare training steps.
 
 In the clear it is one client. Encrypted it is three, since the authority opens no total of fewer;
 there the seconds in the sealer are taken off as well, so what is left is all of a round that is
@@ -30,29 +30,29 @@ PLAIN = Job("mlp", (4,), n_clients=1, local_steps=1, n_samples=32)
 ENCRYPTED = replace(PLAIN, n_clients=3, encrypt="statistics")
 JOBS = {"in the clear": PLAIN, "statistics encrypted": ENCRYPTED}
 ROUNDS = 20
-"""To a reading."""
+"""Number of rounds in a reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Of one engine's round; in medians."""
+    """Medians of one engine's round."""
 
     exchange: str
     engine: str
     n_clients: int
     round_s: float
     step_s: float
-    """Of one client's bare training step."""
+    """Seconds of one client's bare training step."""
     seal_s: float
-    """In the sealer, of all clients; 0 in the clear, where it only copies."""
+    """Seconds in the sealer, of all clients; 0 in the clear, where it only copies."""
     add_s: float
     open_s: float
-    """Of the server and of the authority; 0 in the clear."""
+    """Seconds of the server and of the authority; 0 in the clear."""
     beyond_s: float
-    """Of the round, less all clients' steps, less sealing: median over the repeats."""
+    """Seconds of the round, less all clients' steps and sealing: median over the repeats."""
 
     def row(self) -> list[str]:
-        """Of the table."""
+        """Return the row of the table."""
         steps_s = self.n_clients * self.step_s
         figures = (self.round_s, steps_s, self.seal_s, self.beyond_s, self.add_s, self.open_s)
         return [f"{self.exchange}, {self.engine}", str(self.n_clients), *map(ms_text, figures)]
@@ -64,12 +64,12 @@ class Reading:
 
     rounds: Rounds
     encrypts: bool
-    """Whether there is something to encrypt, and so a timer in what does it."""
+    """True where there is something to encrypt, and so a timer in what does it."""
     found: list[Mapping[str, float]] = field(default_factory=list)
     """Seconds of a round by phase of the exchange, by reading."""
 
     def __call__(self) -> None:
-        """As many rounds as a reading has."""
+        """Take as many rounds as a reading has."""
         watch = Stopwatch()
         with ExitStack() as stack:
             if self.encrypts:
@@ -78,7 +78,7 @@ class Reading:
         self.found.append({phase: watch.seconds[phase] / ROUNDS for phase in EXCHANGE})
 
     def seconds(self) -> list[list[float]]:
-        """Of each phase of the exchange in turn, without the first reading, a rehearsal."""
+        """Return seconds of each phase of the exchange, without the first reading, a rehearsal."""
         return [[reading[phase] for reading in self.found[1:]] for phase in EXCHANGE]
 
 
@@ -88,7 +88,7 @@ def _some(work: Callable[[], Any]) -> None:
 
 
 def overheads(exchange: str, job: Job, repeats: int) -> tuple[list[Overhead], Mapping[str, str]]:
-    """By engine, and which the settings refuse."""
+    """Return overheads by engine, and which the settings refuse."""
     step = Centralised(replace(job, n_clients=1, encrypt="none"), torch.contiguous_format)
     bare = "bare step"
     with started(job, task_of(job), ENGINES) as ours:
@@ -117,7 +117,7 @@ def _overhead(
 
 
 def overhead_part(settings: Settings) -> Part:
-    """Both tables in one."""
+    """Measure both tables in one."""
     results, refused = [], {}
     for exchange, job in JOBS.items():
         settings.note(f"overhead, {exchange}: {job}")

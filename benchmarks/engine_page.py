@@ -1,4 +1,4 @@
-"""What the benchmark of engines found: tables on the screen, and in a page with an introduction.
+"""Findings of the benchmark of engines: tables on the screen, and in a page.
 
 A page is one hand-written part, then a section for each part that was measured. A run of the
 benchmark replaces the sections of its own parts and leaves the others as they are.
@@ -23,13 +23,13 @@ _SECTION = re.compile(r"^<!-- part: (\S+) -->\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table; the first column is text, the others are figures."""
+    """Table; the first column is text, the others are figures."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
-        """As GitHub shows it."""
+        """Return the table as GitHub shows it."""
         lines = [self.columns, ["---", *["---:"] * (len(self.columns) - 1)], *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -40,23 +40,23 @@ class Part:
 
     title: str
     grids: Mapping[str, Grid]
-    """By caption."""
+    """Tables by caption."""
     results: Sequence[Any]
-    """Dataclasses, for the JSON."""
+    """Results as dataclasses, for the JSON."""
     notes: Sequence[str] = ()
-    """What a reader must know, skipped ways among it."""
+    """Notes that a reader must know, skipped ways among them."""
     picture: bytes | None = None
-    """A PNG."""
+    """Picture as PNG."""
 
     def show(self) -> None:
-        """On the screen."""
+        """Print the part on the screen."""
         for caption, grid in self.grids.items():
             show(f"{self.title}: {caption}", grid.columns, grid.rows)
         for note in self.notes:
             print(note)
 
     def markdown(self, command: str, circumstances: str, picture: str) -> str:
-        """A section of the page; `picture` is the PNG's file name."""
+        """Return a section of the page; `picture` is the PNG's file name."""
         blocks = [f"## {self.title}", f"    {command}", circumstances]
         for caption, grid in self.grids.items():
             blocks += [f"{caption}:", grid.markdown()]
@@ -68,7 +68,7 @@ class Part:
 
 
 def circumstances() -> str:
-    """The machine, torch's threads, and what else the machine does at this moment."""
+    """Describe the machine, torch's threads, and what else the machine does at this moment."""
     waiting = os.environ.get("OMP_WAIT_POLICY", "not set")
     load = os.getloadavg()[0]
     return (

@@ -1,4 +1,4 @@
-"""Where a round's time goes, by the functions that do the work; the timers are in the figures.
+"""Phases of a round's time, by the functions that do the work; the timers are in the figures.
 
 Workers are left out: clients train, and seal, in other processes, where no timer looks. Of pictures
 only `auto` is timed.
@@ -21,28 +21,28 @@ from securefl.runs.loop import Rounds
 
 TRAIN = "train"
 EXCHANGE = ("seal", "add", "open")
-"""In this order wherever there are three figures."""
+"""Phases in this order wherever there are three figures."""
 BY_CLIENT = "securefl.algorithms.federated.Federated.client"
-"""Where clients talk only at a round's end. In the middle of it they stop and go on, and the
-engine waits for them in the functions of `PHASES`."""
+"""Function of clients that talk only at a round's end. In the middle of it they stop and go on,
+and the engine waits for them in the functions of `PHASES`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of one job's rounds with one engine."""
+    """Shares of one job's rounds with one engine."""
 
     job: str
     engine: str
     seconds: Mapping[str, float]
-    """Of a round by phase; medians."""
+    """Seconds of a round by phase; medians."""
 
     @property
     def round_s(self) -> float:
-        """The sum over the phases."""
+        """Seconds over all phases."""
         return sum(self.seconds.values())
 
     def grid(self) -> Grid:
-        """A row for each phase."""
+        """Return a row for each phase."""
         rows = [
             [self._named(phase), ms_text(seconds), f"{seconds / self.round_s:.1%}"]
             for phase, seconds in self.seconds.items()
@@ -51,7 +51,7 @@ class Shares:
         return Grid(("phase", "a round", "of it"), [*rows, ["all", ms_text(self.round_s), "100%"]])
 
     def exchange_share(self) -> float:
-        """Of encrypting, adding and opening together, 0..1."""
+        """Return the share of encrypting, adding and opening together, 0..1."""
         return sum(self.seconds[phase] for phase in EXCHANGE) / self.round_s
 
     def _named(self, phase: str) -> str:
@@ -69,24 +69,24 @@ class TimedRounds:
     """Seconds by phase, of each round."""
 
     def __call__(self) -> None:
-        """One round more."""
+        """Take one round more."""
         watch = Stopwatch()
         with timers(watch, self.phases):
             self.rounds.step()
         self.found.append({phase: watch.seconds[phase] for phase in self.phases})
 
     def typical(self) -> dict[str, float]:
-        """Medians by phase, without the first round, which is a rehearsal."""
+        """Return medians by phase, without the first round, which is a rehearsal."""
         return {phase: median(round_[phase] for round_ in self.found[1:]) for phase in self.phases}
 
 
 def phases_of(job: Job) -> dict[str, tuple[str, ...]]:
-    """What is timed."""
+    """Return the functions that are timed."""
     return {**PHASES} if job.algorithm == "fedtan" else {**PHASES, TRAIN: (BY_CLIENT,)}
 
 
 def phases_part(job: Job, settings: Settings) -> Part:
-    """A table for each engine."""
+    """Measure a table for each engine."""
     job = settings.sized(job)
     settings.note(f"phases of {job}")
     of_pictures = len(job.shape) == 3

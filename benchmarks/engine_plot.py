@@ -10,7 +10,7 @@ from securefl.report.plots import COLOURS, STYLES, bare, png
 
 
 def curves(lines: Mapping[str, Mapping[int, float]], x: str, y: str) -> bytes:
-    """A line for each name; `x` and `y` name the axes."""
+    """Draw a line for each name; `x` and `y` name the axes."""
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.subplots()
     for i, (name, line) in enumerate(lines.items()):

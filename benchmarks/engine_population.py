@@ -1,4 +1,4 @@
-"""Ten times the clients, as many of them in a round: its time must not grow with the others."""
+"""Population of ten times the clients, as many of them in a round: its time must not grow."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from turns import in_turns, typical_ratio
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Of one engine."""
+    """Growth of one engine's round."""
 
     engine: str
     few_s: Sequence[float]
-    """A round of the small population: one reading for each repeat."""
+    """Seconds of a round of the small population: one reading for each repeat."""
     many_s: Sequence[float]
-    """Of ten times as many clients, as many selected."""
+    """Seconds with ten times as many clients, as many selected."""
     peak_mib: float
-    """Of a process with the large population."""
+    """Peak memory of a process with the large population, in MiB."""
 
     def row(self) -> list[str]:
-        """Of the table."""
+        """Return the row of the table."""
         ratio = typical_ratio(list(self.many_s), list(self.few_s))
         figures = ms_text(median(self.few_s)), ms_text(median(self.many_s)), f"{ratio:.2f}"
         return [self.engine, *figures, f"{self.peak_mib:,.0f} MiB"]
 
 
 def population_part(settings: Settings) -> Part:
-    """The job's rates, and beside them its growth and its memory."""
+    """Measure the job's rates, and beside them its growth and its memory."""
     part = rates_part(MANY, settings)
     many = settings.sized(MANY)
     few = replace(many, n_clients=many.n_clients // 10, fraction=many.fraction * 10)

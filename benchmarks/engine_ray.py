@@ -1,4 +1,4 @@
-"""A round of two workers behind pipes, and of two actors of a local Ray cluster."""
+"""Rounds of two workers behind pipes, and of two actors of a local Ray cluster."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class BesideRay:
 
     job: str
     parallel_s: Sequence[float]
-    """Of a round: one reading for each repeat."""
+    """Seconds of a round: one reading for each repeat."""
     ray_s: Sequence[float]
 
     def row(self) -> list[str]:
-        """Of the table."""
+        """Return the row of the table."""
         one, other = list(self.parallel_s), list(self.ray_s)
         return [self.job, *medians(one, other), f"{typical_ratio(other, one):.2f}"]
 
 
 def ray_part(settings: Settings) -> Part:
-    """A row for each job, with one torch thread in each worker of both engines."""
+    """Measure a row for each job, with one torch thread in each worker of both engines."""
     usual = {**ENGINES["parallel"], "threads": 1}
     results: list[BesideRay] = []
     refused: dict[str, dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""How a round grows with the number of clients, and shrinks with a second core."""
+"""Growth of a round with the number of clients, and its gain from a second core."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from measure import medians, ms_text
 from turns import in_turns, typical_ratio
 
 CLIENTS = (*(replace(MANY, n_clients=n, fraction=1.0) for n in (10, 100, 1000)), MANY)
-"""Of the largest federation a hundredth takes part in a round."""
+"""Federations by size: a hundredth of the largest takes part in a round."""
 CORES = (1, 2)
 Turn = tuple[str, int]
-"""A way, on so many cores."""
+"""Way, on so many cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,16 @@ class OnCores:
     job: str
     way: str
     seconds: Mapping[int, Sequence[float]]
-    """Of a round, by cores: one reading for each repeat."""
+    """Seconds of a round, by cores: one reading for each repeat."""
 
     def row(self) -> list[str]:
-        """Of the table."""
+        """Return the row of the table."""
         one, two = (list(self.seconds[n]) for n in CORES)
         return [self.way, *medians(one, two), f"{typical_ratio(one, two):.2f}"]
 
 
 def clients_part(settings: Settings) -> Part:
-    """A row for each way, a column for each number of clients."""
+    """Measure a row for each way, a column for each number of clients."""
     small = [replace(CLIENTS[0].small(), n_clients=n) for n in (2, 4)]
     found: dict[Job, Rates] = {}
     for job in small if settings.small else CLIENTS:
@@ -70,7 +70,7 @@ def clients_part(settings: Settings) -> Part:
 
 
 def cores_part(settings: Settings) -> Part:
-    """A table for each job; the ways take turns, and so do the numbers of cores."""
+    """Measure a table for each job; the ways take turns, and so do the numbers of cores."""
     results: list[OnCores] = []
     grids: dict[str, Grid] = {}
     refused: dict[str, Mapping[str, str]] = {}

@@ -1,4 +1,4 @@
-"""What sealing adds to a FedTAN round: rounds in the clear and with sealed statistics, in turns.
+"""Cost of sealing in a FedTAN round: rounds in the clear and with sealed statistics, in turns.
 
 All that a sealed round has more counts: packing, encrypting, signing, hashing, adding, opening. So
 it can be told of workers too, which seal where no timer looks.
@@ -23,25 +23,25 @@ WAYS = ("auto", "parallel")
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """Of one engine."""
+    """Rounds of one engine."""
 
     engine: str
     clear_s: Sequence[float]
-    """Of a round: one reading for each repeat."""
+    """Seconds of a round: one reading for each repeat."""
     sealed_s: Sequence[float]
 
     def share(self) -> float:
-        """Of a sealed round, 0..1."""
+        """Return the share of a sealed round, 0..1."""
         return 1 - typical_ratio(list(self.clear_s), list(self.sealed_s))
 
     def row(self) -> list[str]:
-        """Of the table."""
+        """Return the row of the table."""
         seconds = (ms_text(median(of)) for of in (self.clear_s, self.sealed_s))
         return [self.engine, *seconds, f"{self.share():.1%}"]
 
 
 def sealing_part(sealed: Job, settings: Settings) -> Part:
-    """A row for each engine."""
+    """Measure a row for each engine."""
     sealed = settings.sized(sealed)
     settings.note(f"sealed and in the clear: {sealed}")
     results, refused = [], dict[str, Mapping[str, str]]()

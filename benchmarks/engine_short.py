@@ -16,20 +16,20 @@ from securefl.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """Of one algorithm."""
+    """Rounds of one algorithm."""
 
     algorithm: str
     one_by_one_s: Sequence[float]
-    """Of a round: one reading for each repeat."""
+    """Seconds of a round: one reading for each repeat."""
     side_by_side_s: Sequence[float]
 
     def row(self) -> list[str]:
-        """Of the table."""
+        """Return the row of the table."""
         return [self.algorithm, *beside_each_other(self.one_by_one_s, self.side_by_side_s)]
 
 
 def short_part(settings: Settings) -> Part:
-    """A row for each algorithm; every size from a fifth of a batch to one less than a batch."""
+    """Measure a row for each algorithm; every size from a fifth of a batch to one less than it."""
     job = settings.sized(replace(MLP, n_samples=MLP.batch_size))
     engines = {name: ENGINES[name] for name in ("sequential", "vectorised")}
     results: list[Short] = []

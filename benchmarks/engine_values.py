@@ -20,16 +20,16 @@ ROLES = {"client: seal": "client_s", "server: add": "server_s", "authority: open
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Of so many values."""
+    """Sum of so many values."""
 
     n_values: int
     n_ciphertexts: int
     cost: Cost
-    """Medians over the repeats."""
+    """Costs as medians over the repeats."""
 
 
 def measured(n_values: int, repeats: int) -> Sum:
-    """Under fresh keys, after a rehearsal; messages have no signatures."""
+    """Measure under fresh keys, after a rehearsal; messages have no signatures."""
     rng = np.random.default_rng(n_values)
     weight_K = sample_weights(N_CLIENTS, rng)
     values_KV = rng.normal(size=(N_CLIENTS, n_values))
@@ -39,7 +39,7 @@ def measured(n_values: int, repeats: int) -> Sum:
 
 
 def values_part(settings: Settings) -> Part:
-    """A row for each number of values."""
+    """Measure a row for each number of values."""
     results = []
     for n_values in VALUES[:2] if settings.small else VALUES:
         settings.note(f"encrypted sum of {n_values:,} values")

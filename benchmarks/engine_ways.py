@@ -1,4 +1,4 @@
-"""A round of one job, each way in turn: the naive loop, centralised training, and our engines."""
+"""Rounds of one job, each way in turn: the naive loop, centralised training, and our engines."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ ABOUT = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How all parts of the benchmark measure."""
+    """Settings by which all parts of the benchmark measure."""
 
     repeats: int
     small: bool = False
-    """Each job as small as can be, to try the benchmark."""
+    """True where each job is as small as can be, to try the benchmark."""
     note: Callable[[str], None] = print
-    """Called with what is being measured, or left out."""
+    """Function called with what is being measured, or left out."""
     device: str = "cpu"
 
     def sized(self, job: Job) -> Job:
-        """The job, or the small one that stands for it, on the device."""
+        """Return the job, or the small one that stands for it, on the device."""
         return replace(job.small() if self.small else job, device=self.device)
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The engines' runs of one job that the settings allow."""
+    """Rounds of one job by the engines that the settings allow."""
 
     rounds: Mapping[str, Rounds]
-    """By engine."""
+    """Runs by engine."""
     refused: Mapping[str, str]
-    """Why, by engine."""
+    """Reasons for a refusal, by engine."""
 
 
 @contextmanager
 def started(
     job: Job, task: Task, engines: Mapping[str, Mapping[str, Any]] = ENGINES
 ) -> Iterator[Started]:
-    """A run with each engine, before its first round; their processes end with the context."""
+    """Begin a run with each engine, before its first round; processes end with the context."""
     rounds: dict[str, Rounds] = {}
     refused: dict[str, str] = {}
     try:
@@ -81,7 +81,7 @@ def started(
 def arguments(
     description: str | None, examples: str, parts: Mapping[str, Any]
 ) -> argparse.ArgumentParser:
-    """What every script that measures parts understands."""
+    """Return the arguments that every script that measures parts understands."""
     parser = argparse.ArgumentParser(
         description=description,
         epilog=examples,
@@ -103,13 +103,13 @@ def arguments(
 
 
 def command(script: str, name: str, args: argparse.Namespace, options: str = "") -> str:
-    """What measures one part alone as `args` say."""
+    """Return the command that measures one part alone as `args` say."""
     size = " --small" if args.small else ""
     return f"python benchmarks/{script} --jobs {name}{options} --repeats {args.repeats}{size}"
 
 
 def refusals(refused: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """A line for each engine that was left out, and why; `refused` is by job, then by engine."""
+    """Return a line for each engine left out, and why; `refused` is by job, then by engine."""
     jobs: dict[str, list[str]] = defaultdict(list)
     for job, reasons in refused.items():
         for engine, why in reasons.items():
@@ -119,16 +119,16 @@ def refusals(refused: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of one job."""
+    """Rates of one job."""
 
     job: str
     samples_per_round: int
     seconds: Mapping[str, Sequence[float]]
-    """Of a round, by way: one reading for each repeat."""
+    """Seconds of a round, by way: one reading for each repeat."""
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def row(self, way: str) -> list[str]:
-        """Of the table."""
+        """Return a row of the table."""
         found = list(self.seconds[way])
         typical = median(found)
         naive, centralised = list(self.seconds[NAIVE]), list(self.seconds[CENTRALISED])
@@ -142,13 +142,13 @@ class Rates:
         ]
 
     def grid(self) -> Grid:
-        """A row for each way."""
+        """Return a row for each way."""
         columns = ("way", "a round", "least to most", "samples/s", "× naive", "/ centralised")
         return Grid(columns, [self.row(way) for way in self.seconds])
 
 
 def makers(job: Job, task: Task) -> dict[str, Callable[[], Callable[[], None]]]:
-    """What makes each of the ways that are not ours."""
+    """Return the makers of the ways that are not ours."""
     ways: dict[str, Callable[[], Callable[[], None]]] = {
         NAIVE: partial(NaiveLoop, job, task),
         CENTRALISED: partial(Centralised, job, torch.contiguous_format),
@@ -159,12 +159,12 @@ def makers(job: Job, task: Task) -> dict[str, Callable[[], Callable[[], None]]]:
 
 
 def yardsticks(job: Job, task: Task) -> dict[str, Callable[[], Any]]:
-    """The ways that are not ours."""
+    """Return the ways that are not ours."""
     return {way: make() for way, make in makers(job, task).items()}
 
 
 def rates(job: Job, settings: Settings) -> Rates:
-    """All ways, in turns."""
+    """Measure all ways, in turns."""
     task = task_of(job)
     # A GPU's page has tables of their own for each precision.
     images = len(job.shape) == 3 and job.device == "cpu"
@@ -178,7 +178,7 @@ def rates(job: Job, settings: Settings) -> Rates:
 
 
 def rates_part(job: Job, settings: Settings) -> Part:
-    """The job's table."""
+    """Measure the job's table."""
     job = settings.sized(job)
     settings.note(str(job))
     result = rates(job, settings)

@@ -1,4 +1,4 @@
-"""Side by side or one after the other, by the width of a linear model: what `auto` goes by."""
+"""Widths of a linear model, side by side or one after the other: what `auto` goes by."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ WIDTHS = (30, 400, 800, 1600, 3200)
 
 
 def beside_each_other(one_by_one_s: Sequence[float], side_by_side_s: Sequence[float]) -> list[str]:
-    """The medians, and how many times as fast side by side is."""
+    """Return the medians, and how many times as fast side by side is."""
     both = list(one_by_one_s), list(side_by_side_s)
     return [*medians(*both), f"{typical_ratio(*both):.2f}"]
 
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """Of one model."""
+    """Rounds of one model."""
 
     width: int
     n_parameters: int
     one_by_one_s: Sequence[float]
-    """Of a round: one reading for each repeat."""
+    """Seconds of a round: one reading for each repeat."""
     side_by_side_s: Sequence[float]
 
     def row(self) -> list[str]:
-        """Of the table."""
+        """Return the row of the table."""
         figures = beside_each_other(self.one_by_one_s, self.side_by_side_s)
         return [f"784-{self.width}-{N_CLASSES}", f"{self.n_parameters:,}", *figures]
 
 
 def widths_part(settings: Settings) -> Part:
-    """A row for each width."""
+    """Measure a row for each width."""
     job = settings.sized(TWENTY)
     engines = {name: ENGINES[name] for name in ("sequential", "vectorised")}
     results: list[Width] = []

@@ -1,4 +1,4 @@
-"""How fast clients are simulated: rounds of each engine, beside what research code does.
+"""Speed of simulated clients: rounds of each engine, beside what research code does.
 
 All ways of a job take turns in one run, in an order that changes, after a rehearsal; figures are
 medians. An engine that the settings refuse for a job is left out, and a line says so. Nothing is

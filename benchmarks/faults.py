@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 STEP_S = 3600
-"""By which clocks are stepped."""
+"""Seconds by which clocks are stepped."""
 DISK_BYTES = 2**24
 MOST_HEARD = 2**14
 MACHINE_FAULTS = Path(__file__).parent / "machine_faults"
@@ -114,7 +114,7 @@ async def _copy(
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A party's clock, which a file steps (`machine_faults/sitecustomize.py`)."""
+    """Clock of a party, which a file steps (`machine_faults/sitecustomize.py`)."""
 
     file: Path
 
@@ -131,7 +131,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk of a party's own; or, where nothing may be mounted, one that says that it is full."""
+    """Disk of a party's own; or, where nothing may be mounted, one that says that it is full."""
 
     folder: Path
     mounted: bool

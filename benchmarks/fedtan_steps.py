@@ -1,4 +1,4 @@
-"""Where the processor's time of the demo's encrypted FedTAN run goes: its steps, and a lower bound.
+"""Time of the processor in the demo's encrypted FedTAN run: its steps, and a lower bound.
 
 A step is a call of the code with timers around it, without the steps that are called from within
 it. The bound is what the same numbers of messages cost if there were nothing but the libraries'
@@ -70,11 +70,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """One library's call, alone."""
+    """Call of one library, alone."""
 
     name: str
     calls: float
-    """A round's."""
+    """Calls in a round."""
     call_ms: float
 
     @property
@@ -85,11 +85,11 @@ class Bare:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A round with statistics sealed beside a plain one."""
+    """Round with statistics sealed beside a plain one."""
 
     moments: str
     plain_ms: float
-    """Without timers, as `sealed_ms`; the median of the repeats."""
+    """Milliseconds without timers, as `sealed_ms`; the median of the repeats."""
     sealed_ms: float
     steps: Sequence[Step]
     bare: Sequence[Bare]
@@ -103,7 +103,7 @@ class Steps:
 def counted_steps(
     settings: securefl.Config, task: Task
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """A round's milliseconds and calls, by step."""
+    """Return a round's milliseconds and calls, by step."""
     watch = Stopwatch(time.process_time)
     with timers(watch, STEPS):
         securefl.run(settings, task)
@@ -112,7 +112,7 @@ def counted_steps(
 
 
 def measured(moments: str, rounds: int, repeats: int, bare: Mapping[str, float]) -> Steps:
-    """Plain and sealed runs in turn, without timers and then with them."""
+    """Measure plain and sealed runs in turn, without timers and then with them."""
     jobs = {e: config(moments, e, rounds, "mlp") for e in ("none", "statistics")}
     task = configured_task(jobs["none"])
     for encrypt in jobs:
@@ -166,7 +166,7 @@ _TIMES: Mapping[str, Callable[[Mapping[str, float]], float]] = {
 
 
 def seal_calls() -> dict[str, float]:
-    """Milliseconds of each of SEAL's calls for one ciphertext of a sum."""
+    """Return milliseconds of each of SEAL's calls for one ciphertext of a sum."""
     degree, scale = SUMS.poly_degree, 2.0**SUMS.scale_bits
     of = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.CKKS)
     of.set_poly_modulus_degree(degree)
@@ -207,7 +207,7 @@ def seal_calls() -> dict[str, float]:
 
 
 def hash_and_signature_calls() -> dict[str, float]:
-    """Milliseconds of each of OpenSSL's calls for one ciphertext of a sum."""
+    """Return milliseconds of each of OpenSSL's calls for one ciphertext of a sum."""
     payload, secret = os.urandom(SUMS.ciphertext_bytes), bytes(32)
     signing = Ed25519PrivateKey.generate()
     header, public = payload[:700], signing.public_key()
@@ -230,7 +230,7 @@ def hash_and_signature_calls() -> dict[str, float]:
 
 
 def _call_ms(call: Callable[[], object]) -> float:
-    """Median of ten batches."""
+    """Return the median of ten batches."""
     batches = []
     for _ in range(10):
         began = time.process_time()
@@ -241,7 +241,7 @@ def _call_ms(call: Callable[[], object]) -> float:
 
 
 def show_steps(of: Steps) -> None:
-    """Both tables."""
+    """Print both tables."""
     show(
         f"A round with {of.moments} moments, by timers",
         ("step", "calls", "plain", "sealed", "more"),

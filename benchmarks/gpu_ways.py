@@ -1,4 +1,4 @@
-"""A job on a GPU: each way's rounds in two precisions, and its peak of the GPU's memory."""
+"""Rounds of a job on a GPU, each way in two precisions, and its peak of the GPU's memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from engine_page import Grid, Part
 from engine_ways import ABOUT, Rates, Settings, makers, rates, refusals, started
 
 PRECISIONS = {"float32": "model", "bfloat16": "bfloat16"}
-"""As the settings name them."""
+"""Precisions as the settings name them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What the figures are of."""
+    """Device that the figures are of."""
 
     name: str
     memory_gib: float
@@ -25,7 +25,7 @@ class Gpu:
 
     @classmethod
     def of(cls, device: str) -> Gpu:
-        """The one of this name; "no GPU" of the CPU."""
+        """Return the device of this name; "no GPU" for the CPU."""
         if torch.device(device).type == "cpu":
             return cls("no GPU", 0.0, "")
         known = torch.cuda.get_device_properties(device)
@@ -42,15 +42,15 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Of one job, each way alone."""
+    """Peaks of one job, each way alone."""
 
     job: str
     mib: Mapping[str, float]
-    """The most that tensors have taken in two rounds and before, by way."""
+    """Most MiB that tensors have taken in two rounds and before, by way."""
 
 
 def gpu_part(job: Job, settings: Settings) -> Part:
-    """The job's tables."""
+    """Measure the job's tables."""
     job, grids, found = settings.sized(job), dict[str, Grid](), list[Rates | Peaks]()
     notes = [ABOUT]
     for precision, setting in PRECISIONS.items():

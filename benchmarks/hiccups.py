@@ -1,4 +1,4 @@
-"""Kills parties, cuts connections, steps clocks and fills disks while sites with own data train.
+"""Hiccups: killed parties, cut connections, stepped clocks and full disks while sites train.
 
     python benchmarks/hiccups.py --out docs/results/hiccups.md
 
@@ -51,7 +51,7 @@ from securefl.selection.participation import RoundParticipants
 CLIENTS = ("amiens", "bremen", "cadiz", "derby", "emden", "faro", "ghent", "hull")
 COLUMNS = ("age", "pressure", "dose", "weight", "height", "pulse")
 PAUSE_S = 0.5
-"""Between two hiccups, at least."""
+"""Least seconds between two hiccups."""
 MOST_A_ROUND = 6
 """Hiccups until a round is done: a machine on which processes take long to start gets on, too."""
 FULL_S = (1.0, 3.0)
@@ -106,7 +106,7 @@ WAYS = {
     "reproducible, in the clear": Way("none", reproducible=True, solver="scaffold"),
     "reproducible, FedTAN, sealed": Way("statistics", reproducible=True, algorithm="fedtan"),
 }
-"""In the last two a run goes on with all its clients or not at all; so nobody goes for good."""
+"""Ways of jobs. In the last two a run goes on with all clients or not at all: none go for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Pace:
     steps: int = 500
     """Local steps of a round."""
     mean_s: float = 0.6
-    """Between two hiccups, beside `PAUSE_S`."""
+    """Mean seconds between two hiccups, beside `PAUSE_S`."""
 
 
 @dataclass(slots=True)
@@ -153,14 +153,14 @@ class Hiccups:
     pending: list[tuple[str, str]]
     rng: random.Random
     mean_s: float
-    """Between two."""
+    """Mean seconds between two."""
     proxy: Proxy
     clocks: Mapping[str, Clock]
     disks: Mapping[str, Disk]
     goes: tuple[str, int] | None
     """Client, and the round after which it goes."""
     done: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By kind and party."""
+    """Hiccups that have happened, by kind and party."""
     _due: float = math.inf
     _n_done: int = 0
     _n_since: int = 0
@@ -224,11 +224,11 @@ class Ended:
     n_starts: int
     seconds: float
     difference: float
-    """Between two weights of the models; 0 where all bits are the same."""
+    """Largest difference of two weights of the models; 0 where all bits are the same."""
     n_absences: int
     """Clients by rounds that do not count them."""
     n_unnamed: int
-    """Of these, without an incident that has name and reason."""
+    """Number of these without an incident that has name and reason."""
     n_repeated: int
     """Rounds that were done, and were done again."""
     rounds: int
@@ -260,7 +260,7 @@ class Federation:
 
     @property
     def keys(self) -> Path:
-        """The authority's key folder."""
+        """Key folder of the authority."""
         return self.disks[AUTHORITY].folder / "keys"
 
     @property

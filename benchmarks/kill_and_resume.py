@@ -1,4 +1,4 @@
-"""Kills server, authority and clients of a job at random moments, and compares what it ends with.
+"""Kills of server, authority and clients at random moments, and what a job ends with.
 
     python benchmarks/kill_and_resume.py --kills 30 --out docs/results/kill_and_resume.md
 
@@ -78,7 +78,7 @@ WAYS = {"in the clear": CLEAR, "sealed": '["statistics", "profiles"]'}
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A party is killed so many seconds after all clients have joined."""
+    """Kill of a party so many seconds after all clients have joined."""
 
     party: str
     after_s: float
@@ -115,9 +115,9 @@ class Outcome:
     n_starts: int
     """Number of the servers' sessions."""
     largest_difference: float
-    """Between two weights of the models; 0 where all bits are the same."""
+    """Largest difference of two weights of the models; 0 where all bits are the same."""
     largest_score_difference: float
-    """Between two of FedProf's scores of clients, 0..1; noise is added to sealed ones."""
+    """Largest difference of two of FedProf's scores, 0..1; noise is added to sealed ones."""
     n_same_records: int
     """Jobs whose ledger, metrics, participants and incidents are those of the unbroken job."""
     n_repeated: int
@@ -125,7 +125,7 @@ class Outcome:
     n_opened: int
     """Totals and scores."""
     n_opened_twice: int
-    """Of these, in one session."""
+    """Number of these in one session."""
 
 
 def scores_of(job: Job) -> list[float]:

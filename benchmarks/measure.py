@@ -1,4 +1,4 @@
-"""What the benchmarks share: one sum over clients, timed role by role; the machine; tables."""
+"""Common parts of the benchmarks: one sum over clients, timed role by role; the machine; tables."""
 
 from __future__ import annotations
 
@@ -26,48 +26,48 @@ Matrix = NDArray[np.float64]
 
 
 class Server(Protocol):
-    """The server's side of one sum."""
+    """Server's side of one sum."""
 
     def add(self, message: Sequence[bytes], weight: float) -> None:
         """Deserialise one client's message and add it."""
 
     def total(self) -> Any:
-        """The sum, serialised."""
+        """Return the sum, serialised."""
 
 
 class Way(Protocol):
     """One way of summing over clients."""
 
     def seal(self, client: int, values: Values, weight: float) -> list[bytes]:
-        """What a client sends."""
+        """Return what a client sends."""
 
     def start(self) -> Server:
-        """An empty sum."""
+        """Return an empty sum."""
 
     def open(self, total: Any) -> Values:
-        """Σ p_i x_i, as the authority releases it."""
+        """Return Σ p_i x_i, as the authority releases it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one sum costs each role."""
+    """Cost of one sum to each role."""
 
     client_bytes: int
     """Median over the clients."""
     server_bytes: int
-    """Of all clients' messages."""
+    """Bytes of all clients' messages."""
     client_s: float
     """Encrypt and serialise; median over the clients."""
     server_s: float
     """Deserialise, weigh where the server does so, add, and serialise the sum."""
     authority_s: float
     max_error: float
-    """Against numpy's weighted mean in double precision."""
+    """Largest error against numpy's weighted mean in double precision."""
 
 
 @dataclass(slots=True)
 class SumServer:
-    """The weight is inside the payload already."""
+    """Sum whose payload has the weight inside already."""
 
     running: RunningSum
 
@@ -77,12 +77,12 @@ class SumServer:
         self.running = self.running.plus(message[0])
 
     def total(self) -> bytes:
-        """The running sum's bytes."""
+        """Return the running sum's bytes."""
         return self.running.total()
 
 
 def one_sum(way: Way, values_KV: Matrix, weight_K: Values) -> Cost:
-    """All clients once, each sealing afresh and then added; no message is kept."""
+    """Measure all clients once, each sealing afresh and then added; no message is kept."""
     server = way.start()
     sizes, sealing, adding = [], [], []
     for client, (values, weight) in enumerate(zip(values_KV, weight_K.tolist(), strict=True)):
@@ -104,7 +104,7 @@ def one_sum(way: Way, values_KV: Matrix, weight_K: Values) -> Cost:
 
 
 def cpu_sum(way: Way, values_KV: Matrix, weight_K: Values) -> Cost:
-    """The same by the processor's time, one role after the other, as each has its own machine."""
+    """Measure by the processor's time, one role after the other, as each has its own machine."""
     messages, sealing = [], []
     for client, (values, weight) in enumerate(zip(values_KV, weight_K.tolist(), strict=True)):
         message, seconds = clocked(time.process_time, way.seal, client, values, weight)
@@ -132,7 +132,7 @@ def _added(way: Way, messages: Sequence[Sequence[bytes]], weight_K: Values) -> A
 
 
 def typical(costs: Sequence[Cost]) -> Cost:
-    """The median of each cost, and the largest of the errors."""
+    """Return the median of each cost, and the largest of the errors."""
     return Cost(
         client_bytes=int(median(c.client_bytes for c in costs)),
         server_bytes=int(median(c.server_bytes for c in costs)),
@@ -146,7 +146,7 @@ def typical(costs: Sequence[Cost]) -> Cost:
 def timed(
     work: Callable[Arguments, Answer], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> tuple[Answer, float]:
-    """The answer, and the seconds that it took."""
+    """Return the answer, and the seconds that it took."""
     return clocked(time.perf_counter, work, *args, **kwargs)
 
 
@@ -156,21 +156,21 @@ def clocked(
     *args: Arguments.args,
     **kwargs: Arguments.kwargs,
 ) -> tuple[Answer, float]:
-    """The same by another clock."""
+    """Return the answer, and the seconds that it took by another clock."""
     started = clock()
     answer = work(*args, **kwargs)
     return answer, clock() - started
 
 
 def sample_weights(n_clients: int, rng: np.random.Generator) -> Values:
-    """Weights as a run makes them: sizes of 100 to 999 samples over a power of two."""
+    """Draw weights as a run makes them: sizes of 100 to 999 samples over a power of two."""
     sizes = rng.integers(100, 1000, n_clients)
     return np.asarray(sizes / (1 << int(sizes.sum() - 1).bit_length()))
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the figures come from."""
+    """Machine that the figures come from."""
 
     processor: str
     cores: int
@@ -179,7 +179,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> Machine:
-        """This machine, and the packages that the figures depend on."""
+        """Describe this machine, and the packages that the figures depend on."""
         packages = [f"{name} {version(name)}" for name in ("torch", "tenseal", "numpy")]
         return cls(
             processor=_processor(),
@@ -210,13 +210,13 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
 
 
 def write_json(path: Path, results: Sequence[Any]) -> None:
-    """The results, dataclasses all, with the machine that they were measured on."""
+    """Write the results, dataclasses all, with the machine that they were measured on."""
     content = {"machine": asdict(Machine.here()), "results": [asdict(r) for r in results]}
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def bytes_text(n_bytes: float) -> str:
-    """In the decimal unit that suits."""
+    """Return bytes in the decimal unit that suits."""
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if n_bytes >= limit:
             return f"{n_bytes / limit:.3g} {unit}"
@@ -224,16 +224,16 @@ def bytes_text(n_bytes: float) -> str:
 
 
 def ms_text(seconds: float) -> str:
-    """In milliseconds, three digits."""
+    """Return milliseconds, three digits."""
     return f"{seconds * 1e3:,.0f} ms" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def medians(*readings_s: Sequence[float]) -> list[str]:
-    """Of each way, for a row of a table."""
+    """Return the medians of each way, for a row of a table."""
     return [ms_text(median(one)) for one in readings_s]
 
 
 def ratio_text(one: float, other: float) -> str:
-    """How many times smaller `other` is, or larger."""
+    """Return how many times smaller `other` is, or larger."""
     ratio = one / other
     return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"

@@ -1,4 +1,4 @@
-"""Encrypt all of ResNet-20, 271098 values in 133 ciphertexts, against sending it as float32."""
+"""Encryption of all of ResNet-20, 271098 values in 133 ciphertexts, against plain float32."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ModelSum:
 
 
 def models(n_clients: int, rng: np.random.Generator) -> Matrix:
-    """The initial ResNet-20 with a training step's worth of noise at each client."""
+    """Return the initial ResNet-20 with a training step's worth of noise at each client."""
     model = build_model("resnet20", "batch", in_channels=3, n_features=3072, n_classes=10)
     named = {name: t for group in averaged_tensors(model).values() for name, t in group.items()}
     values = pack("model", named, SUMS.max_value)
@@ -51,7 +51,7 @@ def models(n_clients: int, rng: np.random.Generator) -> Matrix:
 
 
 def compare(n_clients: int, repeats: int) -> ModelSum:
-    """In the clear and encrypted in turn, `repeats` times."""
+    """Measure in the clear and encrypted in turn, `repeats` times."""
     rng = np.random.default_rng(n_clients)
     values_KV, weight_K = models(n_clients, rng), sample_weights(n_clients, rng)
     n_values = values_KV.shape[1]
@@ -73,7 +73,7 @@ def compare(n_clients: int, repeats: int) -> ModelSum:
 
 
 def show_sum(result: ModelSum) -> None:
-    """A row for each cost, with its ratio to the clear."""
+    """Print a row for each cost, with its ratio to the clear."""
 
     def row(name: str, plain: float, encrypted: float, texts: tuple[str, str]) -> list[str]:
         return [name, *texts, ratio_text(encrypted, plain)]

@@ -1,4 +1,4 @@
-"""What engines are compared with: FedAvg as research code has it, and one model on all the data.
+"""Yardsticks of engines: FedAvg as research code has it, and one model on all the data.
 
 The naive loop: for each client a deep copy of the model, a new optimiser, and a DataLoader with
 shuffling, whose batches go to the GPU where there is one; at the end the mean of all state_dicts.
@@ -24,7 +24,7 @@ StateDict = dict[str, Tensor]
 
 
 class NaiveLoop:
-    """A call is one round."""
+    """Naive loop; a call is one round."""
 
     def __init__(self, job: Job, task: Task) -> None:
         self._job = job
@@ -63,7 +63,7 @@ class Centralised:
         self._batches = _batches(x, y, job.batch_size)
 
     def __call__(self) -> None:
-        """A step for each batch."""
+        """Take a step for each batch."""
         for x, y in islice(self._batches, self._job.n_batches):
             _step(self._model, self._optimiser, x, y, self._job.casting())
 

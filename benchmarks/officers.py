@@ -40,7 +40,7 @@ class Costs:
 
 
 def compare(quorum: Quorum, n_clients: int, repeats: int) -> Costs:
-    """Whole sums."""
+    """Measure whole sums."""
     rng = np.random.default_rng(n_clients)
     weight_K, values_KV = sample_weights(n_clients, rng), rng.normal(size=(n_clients, N_VALUES))
     exact, way = weight_K @ values_KV / weight_K.sum(), SealedWay(N_VALUES, n_clients, quorum)

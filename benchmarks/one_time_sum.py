@@ -54,7 +54,7 @@ JOBS = (
     *(Job(1376, n_clients, STATISTICS) for n_clients in (5, 50, 500)),
     Job(269_722, 5, MODEL),
 )
-"""The statistics of ResNet-20, and its parameters."""
+"""Jobs of ResNet-20's statistics, and of its parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class Compared:
 
     job: Job
     costs: Mapping[str, Cost] = field(default_factory=dict)
-    """By `NOW`, and `BEFORE` where there is a checkout: medians, and the largest error."""
+    """Costs by `NOW`, and `BEFORE` where there is a checkout: medians, and the largest error."""
 
 
 class Worker:
-    """A process that makes sums of one checkout."""
+    """Process that makes sums of one checkout."""
 
     def __init__(self, root: Path, job: Job) -> None:
         command = [
@@ -112,7 +112,7 @@ def workers(roots: Mapping[str, Path], job: Job) -> Iterator[dict[str, Worker]]:
 
 
 def compare(job: Job, roots: Mapping[str, Path], repeats: int) -> Compared:
-    """Sums of each checkout in turn, after a rehearsal."""
+    """Measure sums of each checkout in turn, after a rehearsal."""
     costs: dict[str, list[Cost]] = {name: [] for name in roots}
     with workers(roots, job) as made:
         for _ in range(repeats + 1):

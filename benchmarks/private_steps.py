@@ -1,4 +1,4 @@
-"""What DP-SGD costs beside SGD: one step's gradient of one batch, each way in turn.
+"""Cost of DP-SGD beside SGD: one step's gradient of one batch, each way in turn.
 
 Noise and sampling are in it; the optimiser's own step, the same for all, is not.
 """
@@ -49,15 +49,15 @@ WAYS: dict[str, LocalSolver] = {
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Of one model."""
+    """Steps of one model."""
 
     job: str
     seconds: Mapping[str, float]
-    """Medians, by way."""
+    """Median seconds by way."""
 
 
 def measured(job: str, repeats: int) -> Steps:
-    """All ways in turn, in an order that changes."""
+    """Measure all ways in turn, in an order that changes."""
     sessions = {way: _session(job, solver) for way, solver in WAYS.items()}
     found = in_turns(sessions, repeats)
     return Steps(job, {way: median(seconds) for way, seconds in found.items()})

@@ -1,4 +1,4 @@
-"""Match 50 clients' encrypted profiles with a baseline: SecureFL's way against the usual way.
+"""Match of 50 clients' encrypted profiles with a baseline: SecureFL's way against the usual way.
 
 The usual way is that of TenSEAL's tutorials: N = 8192 with [60, 40, 40, 60] and scale 2^40, one
 context with relinearisation and Galois keys, a vector each for means, variances and logarithms, a
@@ -35,16 +35,16 @@ class Way(Protocol):
 
     @property
     def key_bytes(self) -> int:
-        """What travels once: the key that a client gets, and its card."""
+        """Bytes that travel once: the key that a client gets, and its card."""
 
     def seal(self, profile: Profile) -> bytes:
-        """What a client sends."""
+        """Return what a client sends."""
 
     def match(self, payload: bytes, baseline: Profile) -> bytes:
-        """What the server sends to the authority."""
+        """Return what the server sends to the authority."""
 
     def open(self, score: bytes) -> float:
-        """What the authority releases."""
+        """Return what the authority releases."""
 
 
 class Usual:
@@ -59,13 +59,13 @@ class Usual:
         self.key_bytes = len(context)
 
     def seal(self, profile: Profile) -> bytes:
-        """Three ciphertexts, one after the other, equally long but for compression."""
+        """Encrypt three, one after the other, equally long but for compression."""
         values = profile.mean_Q, profile.variance_Q, profile.variance_Q.log()
         parts = [ts.ckks_vector(self._public, v.tolist()).serialize() for v in values]
         return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
     def match(self, payload: bytes, baseline: Profile) -> bytes:
-        """Σ ½ [(σ² + (μ - μ_B)²) / σ_B² - log σ²] / q, and the baseline's own terms."""
+        """Return Σ ½ [(σ² + (μ - μ_B)²) / σ_B² - log σ²] / q, and the baseline's own terms."""
         mean, variance, log = (ts.ckks_vector_from(self._public, p) for p in _parts(payload))
         weight_Q = 0.5 / (len(baseline) * baseline.variance_Q)
         distance = mean - baseline.mean_Q.tolist()
@@ -76,7 +76,7 @@ class Usual:
         return bytes(score.serialize())
 
     def open(self, score: bytes) -> float:
-        """Decrypted."""
+        """Return the decrypted score."""
         return float(ts.ckks_vector_from(self._secret, score).decrypt()[0])
 
 
@@ -90,7 +90,7 @@ def _parts(payload: bytes) -> list[bytes]:
 
 
 class Ours:
-    """SecureFL's, under one-time keys; each profile is of a round of its own."""
+    """SecureFL's way, under one-time keys; each profile is of a round of its own."""
 
     def __init__(self) -> None:
         keys = KeySet.ephemeral()
@@ -102,17 +102,17 @@ class Ours:
         self._about, self._nonce = MessageId(RUN, 0, PROFILE, 0), ""
 
     def seal(self, profile: Profile) -> bytes:
-        """The sealer's payload."""
+        """Return the sealer's payload."""
         self._about = MessageId(RUN, self._about.round + 1, PROFILE, 2 * len(profile))
         payload, self._nonce = self._sealer.seal(profile, self._about, self._sender)
         return payload
 
     def match(self, payload: bytes, baseline: Profile) -> bytes:
-        """The matcher's score."""
+        """Return the matcher's score."""
         return self._matcher.match(payload, baseline)
 
     def open(self, score: bytes) -> float:
-        """The opener's."""
+        """Return the opener's score."""
         opened = self._opener.score(score, self._about, "client", self._nonce)
         assert opened is not None
         return opened
@@ -120,10 +120,10 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a match costs: medians over clients."""
+    """Cost of a match: medians over clients."""
 
     key_bytes: int
-    """What travels once."""
+    """Bytes that travel once."""
     client_bytes: int
     score_bytes: int
     client_s: float
@@ -133,13 +133,13 @@ class Cost:
 
     @property
     def bytes_with_keys(self) -> int:
-        """A client's first message, its key and its card."""
+        """Bytes of a client's first message, its key and its card."""
         return self.key_bytes + self.client_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The same match in both ways."""
+    """Costs of the same match in both ways."""
 
     n_clients: int
     q: int
@@ -148,13 +148,13 @@ class Comparison:
 
 
 def random_profile(q: int, rng: np.random.Generator) -> Profile:
-    """Means within ±3, variances from 0.1 to 10."""
+    """Draw means within ±3, variances from 0.1 to 10."""
     mean_Q, variance_Q = rng.uniform(-3, 3, q), 10 ** rng.uniform(-1, 1, q)
     return Profile(torch.from_numpy(mean_Q), torch.from_numpy(variance_Q), 0)
 
 
 def compare(n_clients: int, q: int) -> Comparison:
-    """Both ways in turn for each client."""
+    """Measure both ways in turn for each client."""
     rng = np.random.default_rng(q)
     baseline = random_profile(q, rng)
     ways: dict[str, Way] = {"usual": Usual(), "one_time": Ours()}
@@ -187,7 +187,7 @@ def _typical(costs: Sequence[Cost]) -> Cost:
 
 
 def show_comparison(result: Comparison) -> None:
-    """A row for each cost, with the ratio of the usual way's to that under one-time keys."""
+    """Print a row for each cost, with the usual way's ratio to that under one-time keys."""
     costs = result.usual, result.one_time
 
     def row(name: str, figures: Sequence[float], texts: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ from securefl.exchange.sums import MessageId, Sender
 
 PRECISION_BITS = 32
 DEVIATIONS = 8
-"""Of Gaussian noise: as many are exceeded once in 10^15 times."""
+"""Deviations of Gaussian noise: as many are exceeded once in 10^15 times."""
 
 
 def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:

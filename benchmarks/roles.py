@@ -1,4 +1,4 @@
-"""All parties of a job as processes of the command line on this machine, and what they end with.
+"""Parties of a job as processes of the command line on this machine, and what they end with.
 
 Whoever has ended before the job, for whatever reason, is started again with the same command.
 """
@@ -70,7 +70,7 @@ def ceremony(folder: Path, clients: Sequence[str]) -> None:
 
 @dataclass(slots=True)
 class Party:
-    """One party's process, started again with the same command."""
+    """Process of one party, started again with the same command."""
 
     name: str
     command: Sequence[str]
@@ -145,7 +145,7 @@ class Job:
     calls: Mapping[str, str] = field(default_factory=dict)
     """Address that a party calls, by its name, where it is not the server's."""
     at: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
-    """The server's address."""
+    """Address of the server."""
     parties: dict[str, Party] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     """Clients that are not started again."""

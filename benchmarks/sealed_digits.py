@@ -1,4 +1,4 @@
-"""How far sealed training on the digits ends from the same in the clear, as Markdown.
+"""Distance of sealed training on the digits from the same in the clear, as Markdown.
 
 python benchmarks/sealed_digits.py
 
@@ -39,12 +39,12 @@ class Case:
     """Part that is sealed; where it is "none", another engine runs in its place."""
     seed: int
     scale: float = 1.0
-    """Of the inputs; pixels are 0 to 1."""
+    """Scale of the inputs; pixels are 0 to 1."""
     rounds: int = 20
     local_steps: int = 1
     dtype: str = "float64"
     lr: float = 0.5
-    """The demo's."""
+    """Learning rate of the demo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def scaled(task: Task, scale: float) -> Task:
 
 
 def table(label: str, seeds: Sequence[int], rows: Sequence[Case]) -> Iterator[str]:
-    """A row for each case, of all seeds, in Markdown; `label` names a field of a case."""
+    """Yield a row for each case, of all seeds, in Markdown; `label` names a field of a case."""
     errors = " | ".join(f"seed {seed}" for seed in seeds)
     yield f"| | sealed | {label} | {errors} | accuracy: in the clear | sealed |"
     yield "| --- | --- | --- |" + " --: |" * (len(seeds) + 2)

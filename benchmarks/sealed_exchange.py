@@ -46,9 +46,9 @@ class SealedExchange:
 
     bundles: Mapping[Role, SoundBundle]
     clients: Sequence[tuple[ProcessIdentity, Link]]
-    """Each with its end of its connection."""
+    """Clients, each with its end of its connection."""
     links: Sequence[Link]
-    """The server's ends, in any order."""
+    """Ends of the server, in any order."""
     to_authority: Link
     config: str
     """Digest of the settings."""

@@ -1,4 +1,4 @@
-"""How far encrypted training ends from the same training in the clear, as Markdown.
+"""Distance of encrypted training from the same training in the clear, as Markdown.
 
 python benchmarks/sealed_precision.py
 
@@ -30,17 +30,17 @@ class Case:
     """One pair of runs."""
 
     scale: float
-    """Of the inputs."""
+    """Scale of the inputs."""
     weight: float
     """Share of all samples that the clients of each round have."""
     encrypt: str
     width: int
-    """Of the hidden layer: 12 make 232 parameters, 60 make 1,144 and 300 5,704."""
+    """Width of the hidden layer: 12 make 232 parameters, 60 make 1,144 and 300 5,704."""
     rounds: int = 20
 
 
 def task_of(case: Case) -> Task:
-    """Four clients of a few samples; where they are to weigh little, a large one beside them."""
+    """Return four clients of a few samples; a large one beside them if they are to weigh little."""
     rng = torch.Generator().manual_seed(1)
     counts = [N_SAMPLES + i for i in range(N_SMALL)]
     n_absent = round(sum(counts) * (1 / case.weight - 1))
@@ -68,7 +68,7 @@ def _labels(n: int, rng: torch.Generator) -> torch.Tensor:
 
 
 def state_after(case: Case, encrypt: str) -> State:
-    """Where the small clients' rounds end; the large one is never present."""
+    """Return the state where the small clients' rounds end; the large one is never present."""
     settings = {
         "run": {"rounds": case.rounds, "engine": "sequential"},
         "algorithm": {"name": "fedtan", "local_steps": 1},
@@ -85,7 +85,7 @@ def state_after(case: Case, encrypt: str) -> State:
 
 
 def largest(sealed: NamedTensors, clear: NamedTensors) -> float:
-    """Largest |Δ| / |w| of any tensor; counters are left out."""
+    """Return the largest |Δ| / |w| of any tensor; counters are left out."""
     return max(
         float((sealed[name] - value).norm() / value.norm())
         for name, value in clear.items()
@@ -94,13 +94,13 @@ def largest(sealed: NamedTensors, clear: NamedTensors) -> float:
 
 
 def measured(case: Case) -> float:
-    """How far the encrypted run of a case ends from the one in the clear."""
+    """Return how far the encrypted run of a case ends from the one in the clear."""
     sealed, clear = (state_after(case, encrypt).tensors for encrypt in (case.encrypt, "none"))
     return max(largest(sealed[kind], named) for kind, named in clear.items())
 
 
 def table(encrypt: str, width: int) -> Iterator[str]:
-    """A row for each scale, in Markdown."""
+    """Yield a row for each scale, in Markdown."""
     yield "| inputs of scale | " + " | ".join(f"weight {w:g}" for w in WEIGHTS) + " |"
     yield "| --- " + "| --: " * len(WEIGHTS) + "|"
     for scale in SCALES:
@@ -110,7 +110,7 @@ def table(encrypt: str, width: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """All tables."""
+    """Print all tables."""
     for encrypt, width in (("statistics", 12), ("model", 12), ("model", 60), ("model", 300)):
         sys.stdout.write(f"\nencrypt = {encrypt}, {width} hidden units\n\n")
         for line in table(encrypt, width):

@@ -27,17 +27,17 @@ class PlainWay:
     n_values: int
 
     def seal(self, client: int, values: Values, weight: float) -> list[bytes]:
-        """One payload."""
+        """Return one payload."""
         about = MessageId(RUN, 1, NAME, self.n_values)
         sender = Sender(f"client-{client + 1}", bytes(SEED_BYTES))
         return [self.channel.seal(values, weight, about, sender).payload]
 
     def start(self) -> SumServer:
-        """An empty sum."""
+        """Return an empty sum."""
         return SumServer(self.channel.start(self.n_values))
 
     def open(self, total: bytes) -> Values:
-        """The opened values."""
+        """Return the opened values."""
         return self.channel.open(total, self.n_values).values
 
 
@@ -60,7 +60,7 @@ class SealedWay:
         self._bits = Policy().rule_for(NAME).precision_bits
 
     def seal(self, client: int, values: Values, weight: float) -> list[bytes]:
-        """One payload."""
+        """Return one payload."""
         ring().common.cache_clear()
         sender = self.senders[client]
         sealed = OneTimeSealer(self.keys).seal(values, weight, self.about, sender)
@@ -68,11 +68,11 @@ class SealedWay:
         return [sealed.payload]
 
     def start(self) -> SumServer:
-        """An empty sum."""
+        """Return an empty sum."""
         return SumServer(OneTimeAdder(self.keys).start(self.about.n_values))
 
     def open(self, total: bytes) -> Values:
-        """The opened values; the next sum is of another round, as one is answered for one list."""
+        """Return the opened values; the next sum is of another round, as one is answered once."""
         ring().common.cache_clear()
         about, self.about = self.about, replace(self.about, round=self.about.round + 1)
         return self.opener.open(total, about, self.nonces, self._bits).values

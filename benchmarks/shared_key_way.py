@@ -27,15 +27,15 @@ class SharedKeyWay:
         self._bits = policy.rule_for("update").precision_bits
 
     def seal(self, client: int, values: Values, weight: float) -> list[bytes]:
-        """One payload."""
+        """Return one payload."""
         del client
         return [self._sealer.seal(values, weight)]
 
     def start(self) -> SumServer:
-        """An empty sum."""
+        """Return an empty sum."""
         return SumServer(self._adder.start(self._n_values))
 
     def open(self, total: bytes) -> Values:
-        """The opened values."""
+        """Return the opened values."""
         opened: Values = self._opener.open(total, self._n_values, self._bits).values
         return opened

@@ -1,4 +1,4 @@
-"""500 clients a round, for many rounds: where the authority's time goes, and whether memory grows.
+"""Soak of 500 clients a round, for many rounds: the authority's time, and growth of memory.
 
     OMP_NUM_THREADS=1 python benchmarks/soak.py --clients 500 --rounds 40
 

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 SITES = ("amiens", "bremen", "cadiz")
 MEMBER = "mallory"
-"""In the consortium, and in no job."""
+"""Name of a member of the consortium, in no job."""
 SPAWN = multiprocessing.get_context("spawn")
 AGAIN_S = 1.0
-"""After which a stranger that was hung up on calls again."""
+"""Seconds after which a stranger that was hung up on calls again."""
 JOB = """
 [run]
 rounds = 100000

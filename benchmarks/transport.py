@@ -36,7 +36,7 @@ from securefl_keys.rehearsal import make_consortium
 SIZES = (1_000, 100_000, 1_000_000, 100_000_000)
 """Bytes each way."""
 SEALED_VALUES = 12_500
-"""Of each client in a sealed exchange: 100 kB of doubles."""
+"""Number of each client's values in a sealed exchange: 100 kB of doubles."""
 WIDEST = 4096
 """Hidden units that an MLP may have."""
 JOB = (
@@ -64,7 +64,7 @@ class Federation:
     server_mib: float
     """Most memory that it has had at once (VmHWM)."""
     site_mib: float
-    """The same of one site, the median."""
+    """Most memory of one site, the median."""
     sum_mib: float
     """Proportional set sizes of server and sites at the end, where each shared page counts once."""
 
@@ -131,12 +131,12 @@ class Loopback:
 
     bundles: Mapping[Role, SoundBundle]
     clients: Sequence[tuple[ProcessIdentity, Link]]
-    """Each with its end."""
+    """Clients, each with its end."""
     links: Sequence[Link]
-    """The server's ends of those."""
+    """Ends of the server of those."""
     authority: Link
     to_authority: Link
-    """The server's end of that."""
+    """End of the server of that."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Ways take turns, so that whatever else the machine does is felt by all of them alike."""
+"""Turns of ways, so that whatever else the machine does is felt by all of them alike."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from measure import timed
 
 Key = TypeVar("Key", bound=Hashable)
 Seconds = dict[Key, list[float]]
-"""By way, one reading for each repeat."""
+"""Seconds by way, one reading for each repeat."""
 
 
 def in_turns(
     ways: Mapping[Key, Callable[[], Any]], repeats: int, wait: Callable[[], None] | None = None
 ) -> Seconds[Key]:
-    """Each way's seconds: `repeats` turns in an order that changes, after one rehearsal.
+    """Return each way's seconds: `repeats` turns in an order that changes, after one rehearsal.
 
     `wait` comes back once the machine has done what a turn has told it to do; it counts.
     """
@@ -37,5 +37,5 @@ def _awaited(way: Callable[[], Any], wait: Callable[[], None] | None) -> None:
 
 
 def typical_ratio(one: list[float], other: list[float]) -> float:
-    """Median of one / other over the repeats: within one, both felt the same machine."""
+    """Return the median of one / other over the repeats: within one, both felt the same machine."""
     return median(a / b for a, b in zip(one, other, strict=True))

@@ -1,4 +1,4 @@
-"""Which modules one round enters, counted with a profiler: four clients, one after the other.
+"""Modules that one round enters, counted with a profiler: four clients, one after the other.
 
     python benchmarks/walks.py
 
@@ -35,7 +35,7 @@ class Walk:
         self._last = ""
 
     def __call__(self, frame: FrameType, event: str, _arg: Any) -> None:
-        """See `sys.setprofile`."""
+        """Note an event: see `sys.setprofile`."""
         path = Path(frame.f_code.co_filename)
         if event != "call" or not path.is_relative_to(ROOT):
             return

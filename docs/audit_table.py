@@ -25,7 +25,7 @@ class Measured:
     high: float | None
 
     def said(self, form: str) -> str:
-        """With its interval."""
+        """Return the number with its interval."""
         if math.isinf(self.value):
             return "no bound"
         if self.low is None or self.high is None:
@@ -35,16 +35,16 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What one run's JSON has."""
+    """Content of one run's JSON."""
 
     chapters: Mapping[str, Any]
 
     def verdict(self, chapter: str) -> str:
-        """In one word."""
+        """Return the verdict in one word."""
         return str(self.chapters[chapter]["verdict"])
 
     def numbers(self, chapter: str, begin: str) -> dict[str, Measured]:
-        """All whose names begin so, by the rest of their names."""
+        """Return all whose names begin so, by the rest of their names."""
         return {
             n["name"].removeprefix(begin): Measured(float(n["value"]), n["low"], n["high"])
             for n in self.chapters[chapter]["numbers"]
@@ -52,22 +52,22 @@ class Audit:
         }
 
     def said(self, chapter: str, begin: str, form: str) -> str:
-        """The first of these as text."""
+        """Return the first of these as text."""
         found = self.numbers(chapter, begin)
         return next(iter(found.values())).said(form) if found else "–"
 
     def rows(self, chapter: str, title: str) -> list[list[str]]:
-        """Of the table whose title begins so."""
+        """Return the rows of the table whose title begins so."""
         tables = [t for t in self.chapters[chapter]["tables"] if t["title"].startswith(title)]
         return [row for found in tables for row in found["rows"]]
 
 
 Row = tuple[str, Callable[[Audit], str]]
-"""A question, and its answer for one run."""
+"""Question, and its answer for one run."""
 
 
 def table(audits: Mapping[str, Audit]) -> str:
-    """A row for each question, a column for each run."""
+    """Return a row for each question, a column for each run."""
     rows = [
         *_exposure(),
         *_membership(),
@@ -81,7 +81,7 @@ def table(audits: Mapping[str, Audit]) -> str:
 
 
 def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table, its first column to the left."""
+    """Return a table, its first column to the left."""
     ruler = ["---", *["--:"] * (len(columns) - 1)]
     return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ruler, *lines))
 
@@ -95,7 +95,7 @@ def _number(question: str, chapter: str, begin: str, form: str) -> Row:
 
 
 def _bracketed(row: Row, possible: Callable[[Audit], bool]) -> Row:
-    """What would be found, where nobody of the run can do this."""
+    """Return the row with its answer in brackets, where nobody of the run can do this."""
     question, answer = row
     return question, lambda audit: answer(audit) if possible(audit) else f"[{answer(audit)}]"
 
@@ -123,7 +123,7 @@ def _membership() -> Iterator[Row]:
 
 
 def _best(audit: Audit, begin: str, who: str, form: str) -> str:
-    """Of the attacks that are open to somebody, with its name."""
+    """Return the largest figure of the attacks that are open to somebody, with its name."""
     known = {name for name, observer, *_ in audit.rows("membership", "Attacks") if observer == who}
     found = audit.numbers("membership", begin)
     return _largest({name: n for name, n in found.items() if name in known}, form)
@@ -147,14 +147,14 @@ def _inversion(audit: Audit) -> Iterator[Row]:
 
 
 def _reader(audit: Audit, field: str, shows: Shows = Shows.ONE_CLIENT) -> str:
-    """Whether the server got this."""
+    """Return the server, where it got this, or else "nobody"."""
     rows = audit.rows("exposure", "What the server received")
     got = any(row[0] == field and row[-1] == shows and row[2] == "plaintext" for row in rows)
     return SERVER if got else "nobody"
 
 
 def _reader_of_totals(audit: Audit) -> str:
-    """FedTAN's are totals: who reads all clients' has them, too."""
+    """Return who reads FedTAN's totals: who reads all clients' statistics has them, too."""
     own, total = (_reader(audit, "*/mean", s) for s in (Shows.ONE_CLIENT, Shows.TOTAL))
     return f"{own}, of each client" if own == SERVER else total
 

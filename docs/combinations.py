@@ -1,4 +1,4 @@
-"""Which settings go together, as Markdown: python docs/combinations.py > docs/combinations.md.
+"""Settings that go together, as Markdown: python docs/combinations.py > docs/combinations.md.
 
 The rules of securefl.settings.clashes speak of two axes at a time, so tables of pairs say all,
 but for encrypt = "statistics", which needs one axis of all that sends some. tests/properties/
@@ -31,7 +31,7 @@ from securefl.task import Task
 
 Settings = tuple[str, ...]
 NEUTRAL = ("algorithm.name=fedavg", "exchange.encrypt=none", "run.engine=sequential")
-"""What an axis is at that is not spoken of; the engine that trains whatever goes together."""
+"""Values of an axis that is not spoken of; the engine that trains whatever goes together."""
 LABELS = torch.zeros(2, dtype=torch.int64)
 
 
@@ -72,12 +72,12 @@ PRIVACY = {
     "client": ("privacy.level=client", *_PRIVATE),
 }
 ALL_SELECTED = "selection.fraction=1.0"
-"""So that FNR-FL and encryption have the clients that they need."""
+"""Selection of all, so that FNR-FL and encryption have the clients that they need."""
 ENCRYPT = {name: (f"exchange.encrypt={name}",) for name in ("none", "statistics", "model")}
 
 
 def reason(*chosen: Settings) -> str:
-    """Why these settings do not go together; empty where they do."""
+    """Return why these settings do not go together; empty where they do."""
     return _reason(tuple(setting for settings in chosen for setting in settings))
 
 
@@ -103,7 +103,7 @@ def _model(config: Config) -> nn.Module:
 
 
 def table(rows: dict[str, Settings], columns: dict[str, Settings], notes: list[str]) -> str:
-    """One pair of axes; what does not go together has the number of its note."""
+    """Return one pair of axes; what does not go together has the number of its note."""
     lines = [_line(("", *columns)), _line("---" for _ in range(len(columns) + 1))]
     for name, row in rows.items():
         cells = [_cell(reason(row, column), notes) for column in columns.values()]
@@ -129,7 +129,7 @@ def _with_fixbn(axis: dict[str, Settings]) -> dict[str, Settings]:
 
 
 def page() -> str:
-    """All of docs/combinations.md."""
+    """Return all of docs/combinations.md."""
     notes: list[str] = []
     pairs = {
         "Normalisation × solver": (POLICIES, SOLVERS),

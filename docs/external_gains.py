@@ -1,4 +1,4 @@
-"""What test-time BN gains over all external clients, as Markdown, from a reproduced UniFed table.
+"""Gain of test-time BN over all external clients, as Markdown, from a reproduced UniFed table.
 
 securefl reproduce unifed-table3 && python docs/external_gains.py runs/unifed-table3-digits
 """
@@ -16,7 +16,7 @@ ADAPTED = " + UniFed"
 
 
 def means(folder: Path) -> dict[str, float]:
-    """Accuracy in % by row: the mean over the external clients of all columns."""
+    """Return accuracy in % by row: the mean over the external clients of all columns."""
     sums: dict[str, float] = {}
     clients: dict[str, int] = {}
     sizes: dict[str, int] = {}
@@ -31,7 +31,7 @@ def means(folder: Path) -> dict[str, float]:
 
 
 def page(folder: Path) -> str:
-    """Pairs of rows, NAME and NAME + UniFed; every other row by itself."""
+    """Return pairs of rows, NAME and NAME + UniFed; every other row by itself."""
     found = means(folder)
     lines = ["| | global statistics | adapted | gain |", "| --- | --: | --: | --: |"]
     for row, before in found.items():

@@ -1,4 +1,4 @@
-"""Prints what the best known lattice attack costs on one-time keys, for docs/one-time-keys.md.
+"""Cost of the best known lattice attack on one-time keys, for docs/one-time-keys.md.
 
     python docs/one_time_security.py
 

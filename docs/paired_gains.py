@@ -1,4 +1,4 @@
-"""What each row of a reproduced table gains on one of its rows, seed by seed, as Markdown.
+"""Gain of each row of a reproduced table on one of its rows, seed by seed, as Markdown.
 
 securefl reproduce fedprof && python docs/paired_gains.py runs/fedprof-digits --base random
 
@@ -19,11 +19,11 @@ from securefl.runs.folder_reader import SELECTIONS, read_rows
 from securefl.selection.participation import RoundParticipants
 
 Cell = Mapping[str, Any]
-"""Of results.json: a row's values in a column, and the folders of its runs, one for each seed."""
+"""Cell of results.json: a row's values in a column, and its runs' folders, one for each seed."""
 
 
 def page(folder: Path, base: str | None = None) -> str:
-    """A line for each row but the base, which is the first row unless it is named."""
+    """Return a line for each row but the base, which is the first row unless it is named."""
     found = {
         (cell["row"], cell["column"]): cell
         for cell in json.loads((folder / "results.json").read_text())["cells"]
@@ -48,7 +48,7 @@ def _compared(folder: Path, one: Cell | None, base: Cell | None) -> str:
 
 
 def _gain(one: Cell, base: Cell) -> str:
-    """In points; of the seeds of which both runs have a value."""
+    """Return gains in points; of the seeds of which both runs have a value."""
     pairs = list(zip(one["values"], base["values"], strict=True))
     gains = [a - b for a, b in pairs if not isinstance(a, str) and not isinstance(b, str)]
     text = f"{mean(gains):+.2f}" if gains else "-"
@@ -57,7 +57,7 @@ def _gain(one: Cell, base: Cell) -> str:
 
 
 def _same_clients(folder: Path, one: Cell, base: Cell) -> str:
-    """Of the rounds that both runs of a seed have. Nothing where no clients are selected."""
+    """Return in how many rounds of a seed both runs selected the same clients, or nothing."""
     same = []
     for runs in zip(one["runs"], base["runs"], strict=True):
         rounds = (read_rows(folder / run / SELECTIONS, RoundParticipants) for run in runs)

@@ -23,7 +23,7 @@ from securefl.report.plots import COLOURS, STYLES, bare, png
 
 ROW = re.compile(r"(.+), ε = ([0-9.]+|∞)")
 STEP = 2.5
-"""How many times the largest finite ε the place of ∞ is on the axis."""
+"""Place of ∞ on the axis, as a multiple of the largest finite ε."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ Curves = Mapping[str, Mapping[float, Point]]
 
 
 def curves(folder: Path) -> Curves:
-    """In the table's order; a row that names no ε, or has a run without a value, is in none."""
+    """Return curves in the table's order, less rows without ε or with a run without value."""
     found: dict[str, dict[float, Point]] = {}
     for cell in json.loads((folder / "results.json").read_text())["cells"]:
         named = ROW.fullmatch(cell["row"])
@@ -52,7 +52,7 @@ def curves(folder: Path) -> Curves:
 
 
 def page(found: Curves) -> str:
-    """A line for each curve, a column for each ε."""
+    """Return a line for each curve, a column for each ε."""
     all_epsilon = _all_epsilon(found)
     lines = [
         ["accuracy (%)", *(f"ε = {_shown(epsilon)}" for epsilon in all_epsilon)],
@@ -64,7 +64,7 @@ def page(found: Curves) -> str:
 
 
 def figure(found: Curves) -> Figure:
-    """Mean and standard deviation by ε on a logarithmic axis, with ∞ at its right end."""
+    """Draw mean and standard deviation by ε on a logarithmic axis, with ∞ at its right end."""
     drawn = Figure(figsize=(6, 4), layout="constrained")
     axes = drawn.subplots()
     all_epsilon = _all_epsilon(found)

@@ -1,4 +1,4 @@
-"""Every error that SecureFL raises on purpose.
+"""Errors that SecureFL raises on purpose.
 
 SecureFLError
 ├── ConfigError (ValueError)        a setting is wrong; the message names the key and the way out
@@ -43,18 +43,18 @@ from collections.abc import Sequence
 
 
 class SecureFLError(Exception):
-    """What a caller can catch to get every error below."""
+    """Base of every error below, for a caller to catch."""
 
 
 class ConfigError(SecureFLError, ValueError):
-    """A setting is unknown, out of range, or does not go with another one."""
+    """Setting that is unknown, out of range, or does not go with another one."""
 
 
 class CouplingFound(ConfigError):
-    """A model under differential privacy lets one record of a batch act on what others release."""
+    """Model under differential privacy that lets one record of a batch act on others' releases."""
 
     def __init__(self, message: str, layer: str) -> None:
-        """`layer` is the dotted name of the submodule that mixes records; "model" for the whole."""
+        """Take the dotted name of the submodule that mixes records; "model" for the whole."""
         super().__init__(message)
         self.layer = layer
 
@@ -64,13 +64,13 @@ class DataError(SecureFLError, ValueError):
 
 
 class ValueRefused(SecureFLError, ValueError):
-    """A value that must not be sealed: NaN, infinite, or out of the channel's range.
+    """Value that must not be sealed: NaN, infinite, or out of the channel's range.
 
     The message shows the value, to the client that it belongs to.
     """
 
     def __init__(self, message: str, without_value: str) -> None:
-        """`without_value` is the message that others may read."""
+        """Take the message that others may read as `without_value`."""
         super().__init__(message)
         self.without_value = without_value
 
@@ -146,7 +146,7 @@ class ClientLost(TooFewContributions):
         """Name the clients."""
         super().__init__(message)
         self.clients = tuple(clients)
-        """Names of the clients that are in the first total and not in this one."""
+        """Clients that are in the first total and not in this one, by name."""
 
 
 class NotBlind(OpeningRefused):

@@ -1,4 +1,4 @@
-"""One number for how good a model's outputs are: accuracies, R², or a function of the user's."""
+"""Metrics of a model's outputs: accuracies, R², or a function of the user's."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch.nn import functional
 from securefl.errors import ConfigError, DataError
 
 Measure = Callable[[Tensor, Tensor], float]
-"""All outputs and all targets of some test data to a number; larger is better."""
+"""Function of all outputs and all targets of some test data to a number; larger is better."""
 ACCURACY, LABEL_ACCURACY, R2 = "accuracy", "label-accuracy", "r2"
 SHARES = frozenset({ACCURACY, LABEL_ACCURACY})
 """Metrics that are accuracies: shares of right answers, 0..1."""
 IGNORED = -100
-"""The label that torch's losses of classes leave out, where nothing else is said."""
+"""Label that torch's losses of classes leave out, where nothing else is said."""
 _TITLES = {LABEL_ACCURACY: "label accuracy", R2: "R²"}
 _OF_CLASSES = (
     *(functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss),
@@ -34,13 +34,13 @@ _OF_NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A measure, and what it is called."""
+    """Measure with its name."""
 
     name: str
     measure: Measure
 
     def of(self, outputs: Tensor, targets: Tensor) -> float:
-        """The number.
+        """Return the number of these outputs and targets.
 
         Raises:
             ConfigError: a user's function gives none.
@@ -67,7 +67,7 @@ class Metric:
 def class_accuracy(
     outputs: Shaped[Tensor, "B C ..."], targets: Int[Tensor, "B ..."], ignored: int = IGNORED
 ) -> float:
-    """Share of labels that are the largest of their outputs, 0..1; those `ignored` do not count.
+    """Return the share of labels that are the largest of their outputs, 0..1, less `ignored` ones.
 
     Where none counts it is 0.
 
@@ -87,7 +87,7 @@ def class_accuracy(
 
 
 def label_accuracy(outputs: Float[Tensor, "B ..."], targets: Shaped[Tensor, "B ..."]) -> float:
-    """Share of labels, 0 or 1 each, that the sign of their own logit tells, 0..1.
+    """Return the share of labels, 0 or 1 each, that the sign of their own logit tells, 0..1.
 
     Raises:
         DataError: not a logit for each label, or labels that are neither 0 nor 1.
@@ -106,7 +106,7 @@ def label_accuracy(outputs: Float[Tensor, "B ..."], targets: Shaped[Tensor, "B .
 
 
 def r_squared(output: Float[Tensor, "B ..."], y: Float[Tensor, "B ..."]) -> float:
-    """The coefficient of determination, a plain mean over the targets of one sample; at most 1.
+    """Return the coefficient of determination, a plain mean over a sample's targets; at most 1.
 
     Of each target 1 - Σ (y - output)² / Σ (y - mean of y)²: below 0 where the model predicts worse
     than the targets' mean. One that never changes counts as 1 where it is met exactly, and as 0
@@ -133,7 +133,7 @@ _BY_NAME = {ACCURACY: class_accuracy, LABEL_ACCURACY: label_accuracy, R2: r_squa
 
 
 def chosen_metric(given: str | Measure, loss: object = None) -> Metric:
-    """The metric of this name, or of a user's function.
+    """Return the metric of this name, or of a user's function.
 
     Labels that the loss leaves out of its mean, the accuracy of classes leaves out, too.
 
@@ -155,7 +155,7 @@ def chosen_metric(given: str | Measure, loss: object = None) -> Metric:
 
 
 def inferred_metric(loss: object, outputs: object, targets: Tensor) -> Metric:
-    """The metric of a task that names none, where loss, outputs and targets leave no doubt.
+    """Return the metric of a task that names none, where loss, outputs and targets leave no doubt.
 
     Raises:
         DataError: they do.
@@ -178,12 +178,12 @@ def inferred_metric(loss: object, outputs: object, targets: Tensor) -> Metric:
 
 
 def takes_classes(loss: object) -> bool:
-    """Whether the loss is one of torch's whose targets are numbers of classes."""
+    """Return whether the loss is one of torch's whose targets are numbers of classes."""
     return _kind(loss) in _OF_CLASSES
 
 
 def ignored_label(loss: object) -> int:
-    """The label that a loss of classes leaves out of its mean."""
+    """Return the label that a loss of classes leaves out of its mean."""
     while isinstance(loss, partial):
         if "ignore_index" in loss.keywords:
             return int(loss.keywords["ignore_index"])
@@ -192,33 +192,33 @@ def ignored_label(loss: object) -> int:
 
 
 def takes_floats(loss: object) -> bool:
-    """Whether the loss is one of torch's that has a floating-point target for each output."""
+    """Return whether the loss is one of torch's with a floating-point target for each output."""
     return _kind(loss) in (*_OF_LABELS, *_OF_NUMBERS)
 
 
 def loss_name(loss: object) -> str:
-    """The name of a loss, for a message."""
+    """Return the name of a loss, for a message."""
     kind = _kind(loss)
     return str(getattr(kind, "__name__", type(loss).__name__))
 
 
 def title(metric: str) -> str:
-    """The name of a metric, for people."""
+    """Return the name of a metric, for people."""
     return _TITLES.get(metric, metric)
 
 
 def heading(metric: str) -> str:
-    """The name of a metric, to begin a line with."""
+    """Return the name of a metric, to begin a line with."""
     return title(metric)[:1].upper() + title(metric)[1:]
 
 
 def shown(metric: str, value: float) -> str:
-    """A value of a metric, for people: accuracies in %."""
+    """Return a value of a metric, for people: accuracies in %."""
     return f"{100 * value:.1f} %" if metric in SHARES else f"{value:.3f}"
 
 
 def accuracy_of(metric: str, value: float) -> float:
-    """The value of a metric that is an accuracy, 0..1; raises ConfigError where it is none."""
+    """Return the value of a metric that is an accuracy, 0..1; raises ConfigError for others."""
     if metric not in SHARES:
         raise ConfigError(
             f"there is no accuracy: the metric is {title(metric)}, {value:.3g}; read the score, or "
@@ -228,14 +228,14 @@ def accuracy_of(metric: str, value: float) -> float:
 
 
 def described(value: object) -> str:
-    """Type and shape of a tensor, for a message."""
+    """Return type and shape of a tensor, for a message."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     return f"a {type(value).__name__}"
 
 
 def _kind(loss: object) -> object:
-    """The function, or the class of a module."""
+    """Return the function, or the class of a module."""
     while isinstance(loss, partial):
         loss = loss.func
     return type(loss) if isinstance(loss, nn.Module) else loss

@@ -1,4 +1,4 @@
-"""What a run trains, on whose data: your own, or what the settings name."""
+"""Task of a run: the model, and whose data train it, your own or those of the settings."""
 
 from __future__ import annotations
 
@@ -29,46 +29,48 @@ from securefl.settings.tables import Config
 from securefl.trial import labelled, require_plain, tried
 
 N_PUBLIC = 180
-"""Samples set aside where something reads them and the settings name no number: a tenth of the
-digits, as many as FNR-FL's table on them has."""
+"""Number of samples set aside where something reads them and the settings name no number: a
+tenth of the digits, as many as FNR-FL's table on them has.
+"""
 
 MAX_NAME = 64
-"""Characters of a client's name, as in `data.names`."""
+"""Largest number of characters of a client's name, as in `data.names`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
 class Task:
-    """A model and who has which data.
+    """Model, and the data of each client.
 
     Data are pairs (x, y) of tensors or numpy arrays, or torch Datasets of such pairs. Floats come
     in the model's type, and labels as int64; `clients` by name are a dict.
     """
 
     model: nn.Module
-    """Copied, not changed. Its device is where training runs, unless `run.device` names one."""
+    """Model, copied and not changed. Training runs on its device, if `run.device` names none."""
     clients: Sequence[ClientData]
     test: ClientData
     loss: Loss
-    """Mean over a batch, of (model output, y)."""
+    """Loss as mean over a batch, of (model output, y)."""
     algorithm: Algorithm | None
-    """Your own; the one of the settings where None."""
+    """Algorithm of your own; the one of the settings where None."""
     client_tests: Sequence[ClientData]
-    """Each client's own test data, in the order of `clients`; empty where all share `test`."""
+    """Test data of each client, in the order of `clients`; empty where all share `test`."""
     external: Mapping[str, ClientData]
     """Clients that never train, by name."""
     public: ClientData | None
     """Labelled samples that no client holds and nobody is tested on: FNR-FL trains on them, and
     FedProf's server profiles them."""
     qualities: Sequence[str]
-    """What each client's data are like, in the order of `clients`, for the record; empty where
+    """Quality of each client's data, in the order of `clients`, for the record; empty where
     nobody knows."""
     metric: str | Measure | None
-    """How tests are scored: "accuracy" (classes, by the largest output), "label-accuracy" (labels 0
+    """Metric of tests: "accuracy" (classes, by the largest output), "label-accuracy" (labels 0
     or 1, by the sign of each logit), "r2" (numbers), or a function of all outputs and all targets
     of a test set, both on the CPU. Where None, it follows from one of torch's losses, if loss and
-    targets leave no doubt."""
+    targets leave no doubt.
+    """
     names: Sequence[str]
-    """Each client's, in the order of `clients`; empty where the settings name them."""
+    """Names of the clients, in the order of `clients`; empty where the settings name them."""
 
     def __init__(  # noqa: PLR0913  (a task may have all of these)
         self,
@@ -130,7 +132,7 @@ class Task:
 
 
 def data_types(model: nn.Module, loss: Loss) -> Dtypes:
-    """The types that data of this model and loss come in."""
+    """Return the types that data of this model and loss come in."""
     floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
     return Dtypes(floats.pop() if len(floats) == 1 else None, takes_floats(loss))
 
@@ -187,7 +189,7 @@ def _in_order(tests: Mapping[str, Given], names: Sequence[str]) -> list[Given]:
 
 
 def configured_task(config: Config) -> Task:
-    """The data and the model that the settings name."""
+    """Build the data and the model that the settings name."""
     model, seed = config.model, config.run.seed
     dtype = getattr(torch, model.dtype)
     n_public = config.data.public or (N_PUBLIC if reads_public(config) else 0)
@@ -218,13 +220,13 @@ def configured_task(config: Config) -> Task:
 
 
 def own_settings(config: Config, task: Task) -> Config:
-    """The settings of a run on a user's own task: the defaults of others name nothing in it."""
+    """Return the settings of a run on a user's own task: defaults of others name nothing in it."""
     algorithm = config.algorithm.name if task.algorithm is None else type(task.algorithm).__name__
     return config.of_own_task(algorithm, type(task.model).__name__)
 
 
 def placed(task: Task, device: str | None) -> Task:
-    """The task with its model on this device; as it is where None.
+    """Return the task with its model on this device; as it is where None.
 
     Raises:
         ConfigError: torch knows no such device here.
@@ -246,13 +248,13 @@ def placed(task: Task, device: str | None) -> Task:
 
 
 def configured_loss(config: Config) -> Loss:
-    """Of the data that the settings name: mean squared error where targets are numbers."""
+    """Return the loss of the settings' data: mean squared error where targets are numbers."""
     regression = config.data.dataset in REGRESSIONS
     return functional.mse_loss if regression else functional.cross_entropy
 
 
 def domains(config: Config) -> list[str]:
-    """What `data.leave_out` can be, one after the other, for leave-one-out.
+    """Return what `data.leave_out` can be, one after the other, for leave-one-out.
 
     Families of corruptions, or the folders and hospitals that are clients.
 
@@ -264,7 +266,7 @@ def domains(config: Config) -> list[str]:
 
 
 def client_data(config: Config, task: Task) -> tuple[dict[str, Samples], int]:
-    """Each client's samples by its name, and the batch size; centralised training unites them.
+    """Return each client's samples by name, and the batch size; centralised training unites them.
 
     Raises:
         ConfigError: too few clients for what is encrypted.
@@ -284,12 +286,12 @@ def client_data(config: Config, task: Task) -> tuple[dict[str, Samples], int]:
 
 
 def is_centralised(config: Config, task: Task) -> bool:
-    """Whether one party trains on all clients' data."""
+    """Return whether one party trains on all clients' data."""
     return config.algorithm.joins_data and task.algorithm is None
 
 
 def client_names(config: Config, task: Task) -> tuple[str, ...]:
-    """Each client's name, in the order of the task's clients: the task's, or the settings'.
+    """Return each client's name, in the order of the task's clients: the task's or the settings'.
 
     Raises:
         ConfigError: not one for each, or both have names, and others.

@@ -1,4 +1,4 @@
-"""Whether samples go through a model and its loss: tried before the first round, client by client.
+"""Trial of samples in a model and its loss, before the first round, client by client.
 
 What torch would say in the middle of a round names no client, and on a GPU no cause.
 """
@@ -22,13 +22,13 @@ from securefl.metrics import described, ignored_label, loss_name, takes_classes,
 
 Copied = TypeVar("Copied")
 N_TRIED = 4
-"""Samples of each client that the model has, where they have another form than those before."""
+"""Number of samples of each client that the model is tried on, where they have another form."""
 
 
 def tried(
     model: nn.Module, loss: Loss, data: Mapping[str, Samples]
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """The model's outputs for a few samples of each owner, in evaluation mode, and their targets.
+    """Return the model's outputs for a few samples of each owner, in evaluation mode, and targets.
 
     Args:
         model: not changed.
@@ -113,7 +113,7 @@ def _output(model: nn.Module, x: Tensor, owner: str) -> Tensor:
 
 @contextmanager
 def _noting_layers(model: nn.Module) -> Iterator[list[str]]:
-    """Within, the layers that the model has begun, in words, each with the input that it got."""
+    """Yield the layers that the model has begun, in words, each with the input that it got."""
     entered: list[str] = []
 
     def note(name: str, layer: nn.Module, args: tuple[object, ...]) -> None:
@@ -145,7 +145,7 @@ class _Labelled:
         return len(self.samples)
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Samples.take`."""
+        """Return a batch: see `Samples.take`."""
         x, y = self.samples.take(index)
         _check_labels(self.owner, y, self.n_classes, self.ignored, index)
         return x, y
@@ -154,7 +154,7 @@ class _Labelled:
 def labelled(
     data: Mapping[str, Samples], found: Mapping[str, tuple[Tensor, Tensor]], loss: Loss
 ) -> dict[str, Samples]:
-    """The samples; a Dataset's raise DataError where a batch has a label of no class.
+    """Return the samples; a Dataset's raise DataError where a batch has a label of no class.
 
     Args:
         data: by owner.
@@ -180,7 +180,7 @@ def _n_classes(output: Tensor) -> int:
 def _check_labels(
     owner: str, labels: Tensor, n_classes: int, ignored: int, index: Tensor | None = None
 ) -> None:
-    """Before a loss has them: on a GPU one label of no class ends the process's use of it.
+    """Check labels before a loss has them: on a GPU one of no class ends the process's use of it.
 
     `index` has the samples' places in a Dataset, for the message.
     """

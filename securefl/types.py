@@ -1,4 +1,4 @@
-"""What crosses module boundaries: named tensors, what a sum is of, and what a sum gives.
+"""Types that cross module boundaries: named tensors, messages of a sum, and its total.
 
 Notation as in the papers: clients i = 1..K, shares p_i = weight_i / Σ weight_j of those present.
 """
@@ -23,38 +23,39 @@ _NOT_IN_MID_ROUND = "update/", "score/"
 
 
 class Kind(StrEnum):
-    """What a message's values are; the `encrypt` setting speaks of these."""
+    """Kind of a message's values; the `encrypt` setting speaks of these."""
 
     PARAMETERS = "parameters"
-    """What a gradient trains: weights, BN scale and shift."""
+    """Parameters that a gradient trains: weights, BN scale and shift."""
     STATISTICS = "statistics"
     """Batch or running means and variances of BN layers, any other averaged buffer, and what is
-    measured on public samples (FNR-FL)."""
+    measured on public samples (FNR-FL).
+    """
     GRADIENTS = "gradients"
     """Gradients of the loss with respect to BN statistics."""
     MOMENTUM = "momentum"
-    """The solvers' momentum buffers."""
+    """Momentum buffers of the solvers."""
     CONTROL = "control"
-    """What a solver exchanges besides: SCAFFOLD's control variates, FedNova's step counts."""
+    """Control values that a solver sends: SCAFFOLD's control variates, FedNova's step counts."""
     CLIPPING = "clipping"
-    """Which share of the clients stays within a clip norm that adapts (differential privacy)."""
+    """Share of the clients that stay within a clip norm that adapts (differential privacy)."""
     PROFILES = "profiles"
     """Representation profiles and their scores (FedProf)."""
     SCORES = "scores"
-    """Mean over clients of their own models' scores."""
+    """Scores of clients' own models, as their mean."""
     CARDS = "cards"
     """Secrets that clients' one-time keys follow from, for the authority alone; no values."""
     SELECTION = "selection"
-    """What else clients are selected by: their number of samples, their loss."""
+    """Numbers that clients are selected by: their number of samples, their loss."""
 
 
 class Weighing(StrEnum):
-    """How clients count in a sum."""
+    """Weights of clients in a sum."""
 
     OWN = "own"
-    """Each with its own weight."""
+    """Own weight of each client."""
     EQUAL = "equal"
-    """All alike: the total is the plain mean, and times `n_clients` the plain sum."""
+    """Equal weight: the total is the plain mean, and times `n_clients` the plain sum."""
 
 
 class Moments(StrEnum):
@@ -94,8 +95,10 @@ class MessageSpec:
     n_values: int
     weighing: Weighing = Weighing.OWN
     gain_bits: tuple[tuple[int, int], ...] = ()
-    """(n, b): the next n values are multiplied by 2^b where they are sealed. All parties have them
-    from the state; without any, values are sealed as they are."""
+    """Gains (n, b): the next n values are multiplied by 2^b where they are sealed.
+
+    All parties have them from the state; without any, values are sealed as they are.
+    """
     like: NamedTensors | None = field(default=None, compare=False, repr=False)
     """Tensors of the names, shapes and types that the update's values are; None where they are all
     that the state has of this kind."""
@@ -103,12 +106,12 @@ class MessageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that clients send in one round."""
+    """Messages that clients send in one round."""
 
     sums: tuple[MessageSpec, ...] = ()
-    """Asked for in the middle of a client's round."""
+    """Sums in the middle of a client's round."""
     update: tuple[MessageSpec, ...] = ()
-    """The contributions at its end: one for each kind of tensor, named update/KIND."""
+    """Contributions at its end: one for each kind of tensor, named update/KIND."""
 
     def __post_init__(self) -> None:
         """Raise DataError where a sum is named as those that the server reads and none else."""
@@ -122,42 +125,42 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A sum over clients, Σ p_i x_i: all that anyone but client i ever learns of x_i."""
+    """Sum over clients, Σ p_i x_i: all that anyone but client i ever learns of x_i."""
 
     values: NamedTensors
     weight: float
-    """Σ weight_i of the clients in the sum."""
+    """Sum of weights Σ weight_i of the clients in the sum."""
     n_clients: int
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class State:
-    """What a run is at between two rounds."""
+    """State of a run between two rounds."""
 
     round: int
-    """Rounds completed."""
+    """Number of rounds completed."""
     tensors: Mapping[Kind, NamedTensors]
-    """What clients are sent: the global model, and what its algorithm has beside it."""
+    """Tensors that clients are sent: the global model, and what its algorithm has beside it."""
     private: NamedTensors = field(default_factory=dict)
-    """What the server keeps to itself: its optimiser's moments."""
+    """Tensors that the server keeps to itself: its optimiser's moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a client keeps from round to round; it never travels."""
+    """Client state from round to round; it never travels."""
 
     own: NamedTensors = field(default_factory=dict)
     """Tensors of the model that are this client's own (client-specific BN)."""
     momentum: NamedTensors = field(default_factory=dict)
     solver: NamedTensors = field(default_factory=dict)
-    """What its solver remembers: a control variate, its last model."""
+    """Tensors that its solver keeps: a control variate, its last model."""
     policy: NamedTensors = field(default_factory=dict)
-    """What its normalisation policy remembers."""
+    """Tensors that its normalisation policy keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What a client has to say at the end of its round."""
+    """Tensors and client state with which a client's round ends."""
 
     tensors: Mapping[Kind, NamedTensors]
     memory: Memory = field(default_factory=Memory)

@@ -20,7 +20,7 @@ class Counting:
 
 
 def noting_what_is_asked(authority):
-    """What the authority's officers are asked for from now on."""
+    """Return what the authority's officers are asked for from now on."""
     asked, opener = [], authority.opener
     officers = [Counting(officer, asked) for officer in opener.officers]
     authority.opener = OneTimeOpener(opener.keys, opener.combiner, officers)

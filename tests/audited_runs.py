@@ -89,7 +89,7 @@ TABLES = {
         "fnr": {"name": "matched", "epochs": 1, "share": 0.25},
     },
 }
-"""By name, settings beside the usual ones: FedAvg, two rounds of one step, statistics encrypted."""
+"""Settings by name, beside the usual ones: FedAvg, two rounds of one step, statistics encrypted."""
 
 
 def settings(name):
@@ -105,12 +105,12 @@ def settings(name):
 
 
 def task_of(name):
-    """Four clients where some are selected, three where all are."""
+    """Return four clients where some are selected, three where all are."""
     return make_task(4 if TABLES[name].keys() & {"selection", "fnr"} else 3)
 
 
 def in_folder(folder, task, dtype="float32"):
-    """What a run's folder shows to be wrong."""
+    """Return what a run's folder shows to be wrong."""
     run = read_run(folder)
     return leaks_in(FolderEvidence.of(run), expected(run, task), dtype)
 
@@ -120,6 +120,6 @@ def expected(run, task):
 
 
 def played(name, folder, **keys):
-    """The run itself; its folder."""
+    """Play the run itself; return its folder."""
     securefl.run(settings(name), task_of(name), out=folder, **keys)
     return folder

@@ -46,7 +46,7 @@ class Browser:
             self.tell(f"{domain}.enable")
 
     def tell(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command of the DevTools protocol; its result."""
+        """Send one command of the DevTools protocol; return its result."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": parameters}
         message |= {"sessionId": self._tab} if self._tab else {}
@@ -68,18 +68,18 @@ class Browser:
             self._events.append(self._heard())
 
     def evaluate(self, script: str) -> Any:
-        """The value of a JavaScript expression; a page's own policy does not bind it."""
+        """Return the value of a JavaScript expression; a page's own policy does not bind it."""
         found = self.tell("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     def pdf(self) -> bytes:
-        """The page as it is printed on A4."""
+        """Return the page as it is printed on A4."""
         size = {"paperWidth": 210 / 25.4, "paperHeight": 297 / 25.4, "preferCSSPageSize": True}
         return base64.b64decode(self.tell("Page.printToPDF", **size)["data"])
 
     def png(self) -> bytes:
-        """The whole page as it is seen."""
+        """Return the whole page as it is seen."""
         shot = self.tell("Page.captureScreenshot", captureBeyondViewport=True)
         return base64.b64decode(shot["data"])
 
@@ -106,7 +106,7 @@ class Browser:
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """A browser with this empty folder as its profile; it is gone afterwards."""
+    """Start a browser with this empty folder as its profile; it is gone afterwards."""
     # The pipes' ends get the numbers that Chromium expects.
     command = ["sh", "-c", 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1', "sh"]
     command += [str(CHROMIUM), *OPTIONS, f"--user-data-dir={profile}", "about:blank"]

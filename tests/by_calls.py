@@ -19,16 +19,16 @@ __all__ = ["FINISH_S", "Between", "federation_by_calls", "heard"]
 
 @dataclass
 class Between:
-    """Carries the calls of one site, sees all that it carries, and may do as it likes."""
+    """Carrier of one site's calls, which sees all that it carries, and may do as it likes."""
 
     name: str
     desk: object = None
     given: list[tuple[str, bytes]] = field(default_factory=list)
     taken: list[tuple[str, bytes]] = field(default_factory=list)
     on_give: object = None
-    """Of a chunk, those that are given in its place."""
+    """Function of a chunk that gives those in its place."""
     on_take: object = None
-    """Of a chunk, the one that is taken in its place."""
+    """Function of a chunk that takes the one in its place."""
     down: bool = False
 
     def begin(self, connection, chunk):
@@ -64,7 +64,7 @@ class Between:
 
 @asynccontextmanager
 async def heard(site, serve, said, role="client", admitted=None, between=None, own=None):
-    """A server that listens, as `Between` reaches it for one site."""
+    """Start a server that listens, as `Between` reaches it for one site."""
     between, bundle = between or Between("alice"), site.bundle("server")
 
     def named(certificate):

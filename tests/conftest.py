@@ -1,4 +1,4 @@
-"""What several test files need: keys, the three roles around them, a training task of a blink."""
+"""Fixtures of several test files: keys, the three roles around them, a task of a blink."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ POLICY = Policy(rules=(OpeningRule("*", precision_bits=26),))
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Looks for no garbage among what all tests share, neither while it is read nor later."""
+    """Look for no garbage among what all tests share, neither while it is read nor later."""
     gc.disable()
     try:
         return (yield)
@@ -51,7 +51,7 @@ def pytest_collection():
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures of any scope
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Checks tensors' shapes in tests marked `shapes` alone, since that slows all calls."""
+    """Check tensors' shapes in tests marked `shapes` alone, since that slows all calls."""
     jaxtyping.config.update("jaxtyping_disable", item.get_closest_marker("shapes") is None)
 
 
@@ -65,7 +65,7 @@ def _no_power_cut():
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """Imports a script as it imports itself when it is run: with its folder on the path."""
+    """Import a script as it imports itself when it is run: with its folder on the path."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.syspath_prepend(str(BENCHMARKS / "peers"))
     return import_module
@@ -73,13 +73,13 @@ def benchmark(monkeypatch):
 
 @pytest.fixture(scope="session")
 def key_set():
-    """The federation's key."""
+    """Return the federation's key."""
     return KeySet.ephemeral()
 
 
 @pytest.fixture(scope="session")
 def foreign_key_set():
-    """A key that nobody in the federation has."""
+    """Return a key that nobody in the federation has."""
     return KeySet.ephemeral()
 
 
@@ -112,7 +112,7 @@ class Federation:
         self.authority = self.authority_of(POLICY)
 
     def authority_of(self, policy=POLICY, roster=None):
-        """One that enforces another policy, or believes another roster; it has all cards."""
+        """Return one that enforces another policy, or believes another roster; it has all cards."""
         opener = self.keys.opener()
         authority = Authority(opener, self.roster, policy, self.log.append)
         cards = {name: client.send_cards(self.run) for name, client in self.clients.items()}
@@ -121,17 +121,17 @@ class Federation:
         return authority
 
     def message(self, name, spec=None, round_number=1, state=""):
-        """What this honest client sends."""
+        """Return what this honest client sends."""
         about = self.run, round_number, spec or self.spec
         tensors = {"mean": torch.from_numpy(self.values[name])}
         return self.clients[name].contribute(*about, tensors, state=state)
 
     def expected(self, spec=None, round_number=1):
-        """What the server expects to get."""
+        """Return what the server expects to get."""
         return self.server.start(round_number, spec or self.spec)._expected
 
     def sealed(self, name, values=None, weight=None, *, keys=None, about=None):
-        """These values under this client's key, or its own; `keys` may be others than the run's."""
+        """Seal these values under this client's key, or its own; `keys` may not be the run's."""
         client, keys = self.clients[name], keys or self.keys
         values = self.values[name] if values is None else values
         about = about or self.expected().about
@@ -140,14 +140,14 @@ class Federation:
         return sealer.seal(values, client.weight if weight is None else weight, about, sender)
 
     def sealed_slots(self, name, *rows):
-        """Slots of one's choice under this client's key: what only who crafts its message sends."""
+        """Seal slots of one's choice under this client's key, as only a crafted message does."""
         sender, nonce = self.clients[name].sender(self.run, self.keys.public.key_id), b"n" * 16
         digest = self.expected().about.digest()
         key = OneTimeKey.of(self.keys.public.secrets(sender), digest, name, nonce)
         return Sealed(key.seal(np.stack(rows), digest), nonce.hex())
 
     def signed(self, name, payload, spec=None, /, **changes):
-        """Any payload under a header of one's choice, signed by this client.
+        """Sign any payload under a header of one's choice, by this client.
 
         Bytes have a nonce of zeros, what is sealed has its own.
         """
@@ -159,7 +159,7 @@ class Federation:
         return encode_message(header, sealed.payload, self.clients[name].signing_key)
 
     def collect(self, *names, spec=None, round_number=1, told="", terms=None):
-        """The server's sum of what these clients send, told this, on the terms of each."""
+        """Return the server's sum of what these clients send, told this, on the terms of each."""
         arriving = self.server.start(round_number, spec or self.spec, told, terms)
         for name in names or self.clients:
             state = terms[name].bind(told) if terms else ""
@@ -167,20 +167,20 @@ class Federation:
         return arriving
 
     def mean(self, *names):
-        """Σ p_i x_i, by hand."""
+        """Return Σ p_i x_i, by hand."""
         weights = [self.clients[name].weight for name in names or self.clients]
         return np.average([self.values[name] for name in names or self.values], 0, weights)
 
 
 @pytest.fixture(scope="session")
 def federate(key_set):
-    """Makes a federation."""
+    """Make a federation."""
     return lambda keys=key_set, **sizes: Federation(keys, **sizes)
 
 
 @pytest.fixture(scope="session")
 def tiny_config():
-    """Settings of two short rounds; keywords are tables."""
+    """Return settings of two short rounds; keywords are tables."""
 
     def make(**tables):
         defaults = {
@@ -197,7 +197,7 @@ def tiny_config():
 
 @pytest.fixture(scope="session")
 def tiny_task():
-    """A model with one BN layer, and `n_clients` clients with 16 random samples of 4 features."""
+    """Return a maker of one BN layer's task, whose clients have 16 random samples of 4 features."""
 
     def make(n_clients=5, dtype=torch.float32, **changes):
         rng = torch.Generator().manual_seed(1)
@@ -217,7 +217,7 @@ def tiny_task():
 
 @pytest.fixture
 def no_hang():
-    """Fails a test that takes more than a minute, where it would wait for ever."""
+    """Fail a test that takes more than a minute, where it would wait for ever."""
 
     def give_up(number, frame):
         raise TimeoutError("still waiting after a minute")
@@ -242,14 +242,14 @@ def quick():
 
 @pytest.fixture(scope="module")
 def cheap_guesses():
-    """Sealing without Argon2's cost, which is for those who guess."""
+    """Seal without Argon2's cost, which is for those who guess."""
     with cheap():
         yield
 
 
 @pytest.fixture(scope="session")
 def made_keys(tmp_path_factory):
-    """A key folder to look at."""
+    """Return a key folder to look at."""
     directory = tmp_path_factory.mktemp("made") / "keys"
     with cheap():
         init_folder(directory, PASSPHRASE)
@@ -258,19 +258,19 @@ def made_keys(tmp_path_factory):
 
 @pytest.fixture
 def keys(made_keys, tmp_path):
-    """The same key folder, to be changed."""
+    """Return the same key folder, to be changed."""
     return shutil.copytree(made_keys, tmp_path / "keys")
 
 
 @pytest.fixture(scope="session")
 def made_consortium(tmp_path_factory):
-    """A consortium to look at."""
+    """Return a consortium to look at."""
     with cheap():
         return make_consortium(tmp_path_factory.mktemp("consortium"))
 
 
 @pytest.fixture
 def consortium(made_consortium, tmp_path):
-    """The same consortium, to be changed."""
+    """Return the same consortium, to be changed."""
     root = shutil.copytree(made_consortium.root, tmp_path / "consortium")
     return replace(made_consortium, root=root)

@@ -26,7 +26,7 @@ BUNDLES = ("client", "server", "authority")
 
 @dataclass(frozen=True)
 class Made:
-    """Where it lies: `keys`, the members' folders by name, `bundles`"""
+    """Place of the files: `keys`, the members' folders by name, `bundles`."""
 
     root: Path
     ca: ConsortiumAuthority
@@ -40,20 +40,20 @@ class Made:
 
 
 def joined(keys: Path, folder: Path, name: str, passphrase: str, role: Role = "client") -> Path:
-    """The folder of a new member: its request was approved."""
+    """Return the folder of a new member: its request was approved."""
     (request,) = make_identities(folder, [name], role, passphrase)
     approve(keys, [JoinApproval(request, folder / name / "identity.crt")], PASSPHRASE)
     return folder / name
 
 
 def revoke(keys: Path, name: str) -> VerifiedRoster:
-    """The roster without this member, in the next epoch."""
+    """Return the roster without this member, in the next epoch."""
     rotate(keys, PASSPHRASE, revoking=name)
     return load_roster(keys)
 
 
 def make_consortium(root: Path) -> Made:
-    """Every folder of a whole ceremony. Takes the KDF's cost from `sealed_file.KDF_COST`."""
+    """Make every folder of a whole ceremony. The KDF's cost is `sealed_file.KDF_COST`."""
     ca = init_folder(root / "keys", PASSPHRASE, consortium="Nord").consortium
     for name in CLIENTS:
         joined(root / "keys", root, name, f"of {name}")

@@ -41,7 +41,7 @@ PARTICIPANTS = (
 
 
 def metrics(accuracies, simulated_s=None, energy_wh=None):
-    """A round for each accuracy, each with this cost."""
+    """Return a round for each accuracy, each with this cost."""
     return [
         RoundMetrics(i, accuracy, 1.0, 0.1, 100, (), 0.5, simulated_s, energy_wh)
         for i, accuracy in enumerate(accuracies, 1)
@@ -49,12 +49,12 @@ def metrics(accuracies, simulated_s=None, energy_wh=None):
 
 
 def message(name, sender, receiver, form, n_values=1, kind=Kind.PROFILES, round_number=1):
-    """One entry of the ledger."""
+    """Return one entry of the ledger."""
     return Entry(round_number, 0, name, kind, sender, receiver, form, n_values, 8 * n_values)
 
 
 def encrypted_match(parts=("profile",), plain=()):
-    """What a round with encrypted profiles of two clients leaves in the ledger."""
+    """Return what a round with encrypted profiles of two clients leaves in the ledger."""
     clients = ("client-2", "client-3")
     sent = [message(part, c, SERVER, "ciphertext", 61) for c in clients for part in parts]
     sent += [message(part, c, SERVER, "plaintext", 30) for c in clients for part in plain]
@@ -67,12 +67,12 @@ def encrypted_match(parts=("profile",), plain=()):
 
 
 def plain_match():
-    """The same in the clear."""
+    """Return the same in the clear."""
     return [message("profile", c, SERVER, "plaintext", 60) for c in ("client-2", "client-3")]
 
 
 def write_run(path, *settings, rows=None, participants=(), qualities=None, ledger=()):
-    """A folder with these rounds; returns it as it is read."""
+    """Write a folder with these rounds; return it as it is read."""
     RunFolder.create(path, load_config(None, [*PLAIN, *settings]))
     files = {
         "metrics.jsonl": metrics([0.5, 0.8, 0.9]) if rows is None else rows,

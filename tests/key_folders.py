@@ -22,7 +22,7 @@ CARD_FILES = (CARD_SECRET, *CARD_KEYS)
 
 
 def rewritten(path: Path, **fields: Any) -> str:
-    """The file with other fields in it, and a digest that is right for them."""
+    """Return the file with other fields in it, and a digest that is right for them."""
     file = json.loads(path.read_text()) | fields
     content = {name: value for name, value in file.items() if name != "sha256"}
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
@@ -30,7 +30,7 @@ def rewritten(path: Path, **fields: Any) -> str:
 
 
 def encoded(content: bytes) -> str:
-    """As a file holds it."""
+    """Return the content as a file holds it."""
     return base64.b64encode(content).decode()
 
 
@@ -43,7 +43,7 @@ def cheap() -> Iterator[None]:
 
 
 def problems_of(directory: Path) -> dict[str, tuple[str, ...]]:
-    """By file, of those that have some."""
+    """Return problems by file, of those that have some."""
     return {
         entry.path.as_posix(): entry.problems for entry in describe(directory) if entry.problems
     }

@@ -23,7 +23,7 @@ PRIME_COLUMN = np.array(PRIMES, np.uint64)[:, None]
 
 
 def random_profile(q, rng, spread="uniform", version=0):
-    """Means in ±3, variances in 1e-3..50, uniform or by order of magnitude."""
+    """Draw means in ±3, variances in 1e-3..50, uniform or by order of magnitude."""
     draw = {
         "uniform": lambda: rng.uniform(1e-3, 50, q),
         "logarithmic": lambda: np.exp(rng.uniform(np.log(1e-3), np.log(50), q)),
@@ -33,7 +33,7 @@ def random_profile(q, rng, spread="uniform", version=0):
 
 
 def near(profile, rng, distance):
-    """A profile whose elements differ by about so many standard deviations."""
+    """Draw a profile whose elements differ by about so many standard deviations."""
     mean_Q, variance_Q = profile.mean_Q.numpy(), profile.variance_Q.numpy()
     noise = rng.normal(scale=distance, size=(2, len(mean_Q)))
     moved = (
@@ -44,30 +44,30 @@ def near(profile, rng, distance):
 
 
 def random_words(rng, *shape):
-    """Words of polynomials: residues of each prime, shape (..., 2, N)."""
+    """Draw words of polynomials: residues of each prime, shape (..., 2, N)."""
     return rng.integers(0, PRIME_COLUMN, (*shape, 2, N), np.uint64)
 
 
 def numbers_of(words):
-    """The whole numbers modulo both primes that residues of shape (2, ...) stand for."""
+    """Return the numbers modulo both primes that residues of shape (2, ...) stand for."""
     first, second = (row.astype(object) for row in words)
     inverse = pow(PRIMES[0], -1, PRIMES[1])
     return first + PRIMES[0] * ((second - first) * inverse % PRIMES[1])
 
 
 def words_of(numbers):
-    """The residues of whole numbers, shape (2, ...)."""
+    """Return the residues of whole numbers, shape (2, ...)."""
     return np.stack([(numbers % prime).astype(np.uint64) for prime in PRIMES])
 
 
 def coefficients_of(words):
-    """A polynomial's coefficients modulo both primes, from its transform's words."""
+    """Return a polynomial's coefficients modulo both primes, from its transform's words."""
     rows = [untransformed(row, prime) for row, prime in zip(words, PRIMES, strict=True)]
     return numbers_of(np.stack(rows))
 
 
 def embedded(polynomial):
-    """What a polynomial of small whole numbers is at SEAL's slots, as `Rows` have them."""
+    """Return what a polynomial of small whole numbers is at SEAL's slots, as `Rows` have them."""
     around_zero = np.where(2 * polynomial > MODULUS, polynomial - MODULUS, polynomial)
     powers, place = [], 1
     for _ in range(N // 2):
@@ -93,31 +93,31 @@ class Parties:
         self._rounds = count(1)
 
     def about(self, q, round_number=None):
-        """A message of a round of its own: officers answer once."""
+        """Return a message of a round of its own: officers answer once."""
         return MessageId(RUN, round_number or next(self._rounds), PROFILE, 2 * q)
 
     def scores(self, profiles, baseline, name="alice"):
-        """The scores of these profiles, each in a round of its own."""
+        """Return the scores of these profiles, each in a round of its own."""
         return np.array([self.score(profile, baseline, name) for profile in profiles])
 
     def score(self, profile, baseline, name="alice"):
-        """All the way from one profile to its score."""
+        """Go all the way from one profile to its score."""
         about = self.about(len(profile))
         sealed = self.sealer.seal(profile, about, self.senders[name])
         score = self.matcher.match(sealed.payload, baseline)
         return self.opener.score(score, about, name, sealed.nonce)
 
     def key(self, sealed, about, name="alice"):
-        """The key of a profile, as its client makes it."""
+        """Return the key of a profile, as its client makes it."""
         secrets, nonce = self.keys.public.secrets(self.senders[name]), bytes.fromhex(sealed.nonce)
         return OneTimeKey.of(secrets, about.digest("profile"), name, nonce, MATCHES)
 
     def with_officer(self, number, instead):
-        """The opener with another officer in the place of one."""
+        """Return the opener with another officer in the place of one."""
         officers = list(self.opener.officers)
         officers[number] = instead(officers[number])
         return self.with_officers(*officers)
 
     def with_officers(self, *officers):
-        """The opener with these officers."""
+        """Return the opener with these officers."""
         return OneTimeOpener(self.opener.keys, self.opener.combiner, officers)

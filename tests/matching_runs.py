@@ -36,7 +36,7 @@ def names(*numbers):
 
 
 def make_config(mode="sealed", rounds=3, fraction=0.6, encrypt="profiles", **selection):
-    """FedAvg with clients by profile."""
+    """Return settings of FedAvg with clients by profile."""
     table = {"name": "fedprof", "fraction": fraction, "alpha": 1.0} | selection
     return Config.model_validate(
         {
@@ -50,7 +50,7 @@ def make_config(mode="sealed", rounds=3, fraction=0.6, encrypt="profiles", **sel
 
 
 def make_task(n_clients=5, **changes):
-    """A dense layer of six outputs, which is profiled; 16 random samples a client."""
+    """Make a dense layer of six outputs, which is profiled; 16 random samples a client."""
     rng = torch.Generator().manual_seed(1)
     sets = [
         (torch.randn(16, 4, generator=rng) + 0.1 * i, torch.randint(3, (16,), generator=rng))
@@ -64,7 +64,7 @@ def make_task(n_clients=5, **changes):
 
 
 def run_in(folder, config, task, keys=None, **options):
-    """The run's result and its participants."""
+    """Return the run's result and its participants."""
     result = securefl.run(config, task, out=folder, keys=keys, **options)
     return result, participants(folder)
 
@@ -74,7 +74,7 @@ def participants(folder):
 
 
 def sealed_values(keys, sender, about, profile, values, drawn=None, nonce=None):
-    """Any values in the place of a profile's x, in whole copies, under the client's key."""
+    """Seal any values in the place of a profile's x, in whole copies, under the client's key."""
     drawn, nonce = drawn or os.urandom(SEED_BYTES), nonce or os.urandom(16)
     rows = np.zeros((1, MATCHES.poly_degree))
     copies = np.tile(values, MATCHES.poly_degree // len(values))
@@ -86,7 +86,7 @@ def sealed_values(keys, sender, about, profile, values, drawn=None, nonce=None):
 
 @dataclass
 class Sending:
-    """What an honest client was about to send, and the means to send something else."""
+    """Message that an honest client was about to send, and the means to send something else."""
 
     client: Client
     run: str
@@ -96,10 +96,10 @@ class Sending:
     """Digest of what it was made under."""
     foreign: KeySet | None = None
     other: Client | None = None
-    """Whose identity key a thief has."""
+    """Client whose identity key a thief has."""
 
     def message(self, **changes):
-        """The honest message, or one of another run, round or profile."""
+        """Return the honest message, or one of another run, round or profile."""
         asked = {
             "run": self.run,
             "round_number": self.round,
@@ -114,12 +114,12 @@ class Sending:
 
     @property
     def sealed(self):
-        """The honest payload, and its nonce."""
+        """Payload of the honest message, and its nonce."""
         signed, payload = split_message(self.message(), 10**7)
         return Sealed(payload, signed.header.nonce)
 
     def signed(self, sealed, identity=None, **changes):
-        """Any payload under a header of one's choice."""
+        """Sign any payload under a header of one's choice."""
         sealer = self.client.profile_sealer
         n_values = 2 * len(self.profile)
         expected = Expected.over(sealer, (self.run, self.round), PROFILE, n_values, self.state)
@@ -127,12 +127,12 @@ class Sending:
         return encode_message(header, sealed.payload, identity or self.client.signing_key)
 
     def changed(self, change, **changes):
-        """The honest payload, changed, signed."""
+        """Sign the honest payload, changed."""
         payload, nonce = self.sealed
         return self.signed(Sealed(change(payload), nonce), **changes)
 
     def with_clear(self, place, value):
-        """The honest payload with another number among those in the clear, signed."""
+        """Sign the honest payload with another number among those in the clear."""
         start = HEADER_BYTES + 8 * place
         return self.changed(lambda p: p[:start] + struct.pack("<d", value) + p[start + 8 :])
 
@@ -141,23 +141,23 @@ class Sending:
         return self.changed(lambda p: p[:start] + struct.pack("<Q", version) + p[HEADER_BYTES:])
 
     def with_ciphertext(self, make):
-        """The honest payload with other words, signed."""
+        """Sign the honest payload with other words."""
         start = HEADER_BYTES + SEED_BYTES
         return self.changed(lambda p: p[:start] + make(p[start:]))
 
     def sealing(self, values):
-        """A ciphertext of any values, signed."""
+        """Sign a ciphertext of any values."""
         keys = self.client.card_keys
         sender = self.client.sender(self.run, keys.key_id)
         return self.signed(sealed_values(keys, sender, self.about, self.profile, values))
 
     def by_another_secret(self):
-        """Sealed by a secret that is on no card."""
+        """Seal by a secret that is on no card."""
         sender = Sender(self.client.name, b"another".ljust(32))
         return self.signed(self.client.profile_sealer.seal(self.profile, self.about, sender))
 
     def under(self, keys, **says):
-        """Sealed for other officers, as the header says or not."""
+        """Seal for other officers, as the header says or not."""
         sealer = type(self.client.profile_sealer)(keys.public)
         sender = self.client.sender(self.run, sealer.key_id)
         sealed = sealer.seal(self.profile, self.about, sender)
@@ -168,14 +168,14 @@ Change = Callable[[Sending], bytes]
 
 
 def any_words(content):
-    """Words below the primes, as many as in `content`."""
+    """Draw words below the primes, as many as in `content`."""
     of, n = ring(MATCHES), len(content) // MATCHES.ciphertext_bytes
     words = np.random.default_rng().integers(0, of.column, (n, *of.shape), np.uint64)
     return packed(words, of.primes)
 
 
 def install(monkeypatch, changes, foreign=None, rounds=range(100)):
-    """From now on these clients send what their `Change` makes of a message, in these rounds."""
+    """Have these clients send what their `Change` makes of a message, in these rounds."""
     others = []
 
     def send_profile(self, run, round_number, profile, state=""):

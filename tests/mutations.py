@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 MAX_PARSE_S = 1.0
-"""Of processor time: more is a hang, whatever else the machine does."""
+"""Seconds of processor time: more is a hang, whatever else the machine does."""
 ODD = (None, True, -1, 0, 2**31, 2**63, 10**400, 1.5, float("nan"), [], {})
 ODD += ("", "\0", "\ud800", "x" * 5000)
 """Values that a field may get."""
 
 
 def mutated(content: bytes, rng: random.Random) -> bytes:
-    """Bits turned, bytes put in, taken out or exchanged, a stretch doubled, an end cut off."""
+    """Turn bits, put bytes in, take out or exchange some, double a stretch, or cut an end off."""
     data = bytearray(content or b"\0")
     for _ in range(rng.randint(1, 3)):
         at, other = rng.randrange(len(data)), rng.randrange(len(data))
@@ -38,7 +38,7 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
 
 
 def mutated_json(content: bytes, rng: random.Random) -> bytes:
-    """One field of another value, two exchanged, one more or one less, or the text changed."""
+    """Change one field, exchange two, add or drop one, or change the text."""
     if rng.randrange(2):
         return mutated(content, rng)
     tree = json.loads(content)
@@ -112,7 +112,7 @@ def try_all(
     n: int = 10_000,
     mutate: Callable[[bytes, random.Random], bytes] = mutated,
 ) -> list[tuple[bytes, object]]:
-    """What was accepted of n changed copies, each with what came of it.
+    """Return what was accepted of n changed copies, each with what came of it.
 
     All others were refused with one of these errors, and none hung.
     """

@@ -65,7 +65,7 @@ class Poc:
         (self.kit(name) / "local/securefl.toml").write_text("".join(lines))
 
     def kit(self, name):
-        """The startup kit of a site."""
+        """Return the startup kit of a site."""
         return self.folder / "poc/example_project/prod_00" / name
 
     def start(self, name):
@@ -84,7 +84,7 @@ class Poc:
 
     @contextmanager
     def running(self):
-        """Everything is up; all processes end with the block."""
+        """Start everything; all processes end with the block."""
         try:
             self.start("server")
             time.sleep(3)
@@ -123,7 +123,7 @@ class Poc:
         process.wait()
 
     def job_process(self, name):
-        """The process of the running job at a site."""
+        """Return the process of the running job at a site."""
         for child in psutil.Process(self.processes[name].pid).children(recursive=True):
             if "worker_process" in " ".join(child.cmdline()):
                 return child
@@ -133,11 +133,11 @@ class Poc:
         return (self.folder / f"{name}.log").read_text()
 
     def error_logs(self, name):
-        """What NVIDIA FLARE hands on to its server."""
+        """Return what NVIDIA FLARE hands on to its server."""
         return self.kit(name).rglob("error_log.txt")
 
     def ended(self, job, within_s=240):
-        """How NVIDIA FLARE says that a job has ended."""
+        """Return how NVIDIA FLARE says that a job has ended."""
 
         def status():
             return self.session.get_job_meta(job)["status"]

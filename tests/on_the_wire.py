@@ -6,5 +6,5 @@ from securefl.simulation.in_memory import InMemory
 
 
 def nothing_is_handed_over(monkeypatch):
-    """What a test makes of `Client.contribute` happens to every contribution."""
+    """Have every contribution be what a test makes of `Client.contribute`."""
     monkeypatch.setattr(InMemory, "in_memory", False)

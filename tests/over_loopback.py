@@ -28,7 +28,7 @@ from securefl_keys.live_keys import SoundBundle
 
 NAMES = ("alice", "bob", "carol", "dora", "eve")
 SIZES = (9, 12, 18, 10, 14)
-"""Of the clients' data: unequal, and all more than a batch."""
+"""Sizes of the clients' data: unequal, and all more than a batch."""
 SHORT = (
     "run.rounds=2",
     "run.reproducible=true",
@@ -45,7 +45,7 @@ SHORT = (
 
 
 def made_up_task(*, own_tests: bool = False) -> Task:
-    """Two BN layers, clients that differ in size and mean, public samples."""
+    """Make two BN layers, clients that differ in size and mean, public samples."""
     rng = torch.Generator().manual_seed(1)
 
     def drawn(n: int, shift: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,7 +99,7 @@ class Job:
 
     @cached_property
     def config(self) -> Config:
-        """The settings that all parties have."""
+        """Settings that all parties have."""
         return own_settings(securefl.load_config(None, [*SHORT, *self.settings]), self.task)
 
     names = NAMES
@@ -116,7 +116,7 @@ class Job:
 
     @property
     def openings(self) -> Path:
-        """Of this job alone."""
+        """Openings of this job alone."""
         return self.folder / "authority" / OPENINGS
 
     @property
@@ -130,7 +130,7 @@ class Job:
         return self.consortium.bundle(role)
 
     def party(self, name: str) -> ClientParty:
-        """A client's part, with what it keeps in a folder of this job."""
+        """Return a client's part, with what it keeps in a folder of this job."""
         job = job_of(self.config, self.task)
         return ClientParty(job, self.identity(name), self.folder / name)
 
@@ -164,7 +164,7 @@ class OnTask(Loop):
 
 
 def model_of(run: Path) -> dict[str, torch.Tensor]:
-    """The trained model in a run's folder."""
+    """Return the trained model in a run's folder."""
     return safetensors.torch.load_file(run / "model.safetensors")
 
 

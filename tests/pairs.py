@@ -21,14 +21,14 @@ Names = tuple[str, ...]
 
 
 def refused(axes: Axes, names: Names) -> set[tuple[int, Names]]:
-    """Pairs in a product that do not go together."""
+    """Return pairs in a product that do not go together."""
     chosen = [axis[name] for axis, name in zip(axes, names, strict=True)]
     clashes = [bool(reason(*pair)) for pair in combinations(chosen, 2)]
     return {pair for pair, clash in zip(_pairs(names), clashes, strict=True) if clash}
 
 
 def covering(*axes: Mapping[str, Settings]) -> list[Names]:
-    """Few products that have every pair, those that are refused too: the next has most new ones.
+    """Return few products with every pair, refused ones too: the next has most new ones.
 
     A product that is refused shows no more than that: it counts for the pairs that clash in it.
     """
@@ -42,7 +42,7 @@ def covering(*axes: Mapping[str, Settings]) -> list[Names]:
 
 
 def each(axes: Axes, products: Iterable[Names]) -> list[Names]:
-    """Few of these products that have every name, none of them refused: for what is beside them."""
+    """Return few of these products, with every name and none refused: for what is beside them."""
     left = [names for names in products if not refused(axes, names)]
     missing, found = {place for names in left for place in enumerate(names)}, []
     while missing:
@@ -53,7 +53,7 @@ def each(axes: Axes, products: Iterable[Names]) -> list[Names]:
 
 
 def marked(products: Iterable[Names], few: Iterable[Names]) -> list[pytest.ParameterSet]:
-    """These products for `parametrize`; whatever is not among the few is marked `full`."""
+    """Return these products for `parametrize`; whatever is not among the few is marked `full`."""
     few = set(few)
     return [
         pytest.param(*names, id="-".join(names), marks=() if names in few else pytest.mark.full)
@@ -62,7 +62,7 @@ def marked(products: Iterable[Names], few: Iterable[Names]) -> list[pytest.Param
 
 
 def grid(*axes: Mapping[str, Settings]) -> list[pytest.ParameterSet]:
-    """All products for `parametrize`; whatever is no part of `covering` is marked `full`."""
+    """Return all products for `parametrize`; whatever is no part of `covering` is marked `full`."""
     return marked(product(*axes), covering(*axes))
 
 

@@ -1,4 +1,4 @@
-"""What can be found of a secret in a running process, by whoever may look at all of it."""
+"""Search for a secret in a running process, by whoever may look at all of it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ OVERLAP = 64
 
 
 def secrets_of(site):
-    """Secrets of a site that must not be at its server, as `secrets_under` has them."""
+    """Return secrets of a site that must not be at its server, as `secrets_under` has them."""
     members = {name: (site.folder / name, passphrase_of(name)) for name in CLIENTS}
     return secrets_under(site.keys, PASSPHRASE, members)
 
 
 def secrets_under(keys, passphrase, members):
-    """By what they are, stretches of bytes that must not be at the server: of secrets, and of
-    the files that a passphrase would open. `members` are folders and passphrases by name.
+    """Return stretches of bytes that must not be at the server, by what they are.
+
+    They are of secrets, and of the files that a passphrase would open. `members` are folders and
+    passphrases by name.
     """
     ca = open_ca_key((keys / layout.CA_KEY).read_text(), passphrase)
     needles = {
@@ -49,17 +51,17 @@ def thirds_of(secret):
 
 
 def seed_of(folder, passphrase):
-    """Of an Ed25519 key."""
+    """Return the seed of an Ed25519 key."""
     return load_identity(folder, passphrase).private_key.private_bytes_raw()
 
 
 def middle_of(sealed):
-    """Some of a sealed file's ciphertext."""
+    """Return some of a sealed file's ciphertext."""
     return sealed[-60:-20]
 
 
 def found_in(pid, needles):
-    """Which of these stand in a process's listing, environment, open files, or memory."""
+    """Return which of these stand in a process's listing, environment, open files, or memory."""
     proc = Path("/proc") / str(pid)
     parts = [(proc / name).read_bytes() for name in ("environ", "cmdline", "maps")]
     for handle in (proc / "fd").iterdir():
@@ -78,7 +80,7 @@ def found_in(pid, needles):
 
 
 def aligned_words(needles):
-    """All words of eight bytes of which one is aligned in memory wherever such a stretch stands."""
+    """Return words of eight bytes of which one is aligned in memory wherever a stretch stands."""
     stretches = [stretch for each in needles.values() for stretch in each]
     assert all(15 <= len(stretch) <= OVERLAP for stretch in stretches)
     return np.array(
@@ -87,7 +89,7 @@ def aligned_words(needles):
 
 
 def has_one(stretch, words):
-    """Whether one of these words is in it; a table of their first two bytes rules most out."""
+    """Return whether one of these words is in it; their first two bytes rule most out."""
     table = np.zeros(2**16, bool)
     table[words & 0xFFFF] = True
     seen = np.frombuffer(stretch, "<u8")
@@ -95,7 +97,7 @@ def has_one(stretch, words):
 
 
 def found_under(folders, needles):
-    """Which of these stand in a file of these folders."""
+    """Return which of these stand in a file of these folders."""
     files = [path.read_bytes() for f in folders for path in f.rglob("*") if path.is_file()]
     assert files
     return found_among(files, needles)
@@ -110,7 +112,7 @@ def found_among(parts, needles):
 
 
 def mapped(path, start, end, size=2**22, overlap=OVERLAP):
-    """What lies there, in stretches; what was never written to is left out."""
+    """Yield what lies there, in stretches; what was never written to is left out."""
     nothing = bytes(size)
     with path.open("rb", buffering=0) as file:
         for at in range(start, end, size - overlap):

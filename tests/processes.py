@@ -57,7 +57,7 @@ ANY_PORT = Address("127.0.0.1", 0)
 SETTINGS = "5e" * 32
 """Digest of what a test, in the place of a server, asks the authority with."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-"""As the tests themselves have it: the last bit of torch's sums depends on their number."""
+"""Environment as the tests themselves have it: the last bit of torch's sums depends on it."""
 JOB = """
 [run]
 rounds = {rounds}
@@ -79,7 +79,7 @@ wait_s = 0.0
 
 
 def passphrase_of(name):
-    """Of a member's identity."""
+    """Return the passphrase of a member's identity."""
     return f"the secret words of {name}"
 
 
@@ -97,12 +97,12 @@ class Site:
     policy: Policy = DEFAULT
     consortium: str = "Nord"
     earlier: Mapping[str, timedelta] = field(default_factory=dict)
-    """Whose certificate was issued so long ago."""
+    """Time since a party's certificate was issued, by its name."""
     fast_beats: bool = False
-    """Whether its processes take a peer for lost after seconds of silence."""
+    """True where its processes take a peer for lost after seconds of silence."""
     processes: list[Process] = field(default_factory=list)
     _bundles: dict = field(default_factory=dict)
-    """By their contents: three clients load one in the time of one."""
+    """Bundles by their contents: three clients load one in the time of one."""
 
     def __post_init__(self):
         self.folder.mkdir(exist_ok=True)
@@ -151,7 +151,7 @@ class Site:
         return self.folder / f"passphrase-of-{name}"
 
     def join(self, *names, role="client", at=None):
-        """Folders of new members, whose requests were approved."""
+        """Make folders of new members, whose requests were approved."""
         with cheap():
             for name in names:
                 (request,) = make_identities(self.folder, [name], role, passphrase_of(name))
@@ -178,14 +178,14 @@ class Site:
         return self._bundles[content]
 
     def identity(self, name, role="client"):
-        """Who this party is, for a process of this loop."""
+        """Return who this party is, for a process of this loop."""
         ca = load_roster(self.keys).ca
         if role == "authority":
             return process_identity(self.keys / layout.AUTHORITY, PASSPHRASE, ca, role)
         return process_identity(self.folder / name, passphrase_of(name), ca, role)
 
     def party(self, name):
-        """A client's part of the job."""
+        """Return a client's part of the job."""
         return client_party(self.config, self.identity(name), self.folder / name)
 
     def signing_key(self, name):
@@ -255,7 +255,7 @@ class Site:
         return (self.folder / "run/incidents.jsonl").read_text()
 
     def in_one_process(self):
-        """The folder of the same run by `securefl.run`, one client after the other."""
+        """Return the folder of the same run by `securefl.run`, one client after the other."""
         out = self.folder / "alone"
         keys = load_all(self.keys, PASSPHRASE) if self.sealed else None
         alone = {"engine": "sequential", "reproducible": False}  # the keys outlive it
@@ -267,7 +267,7 @@ class Site:
 
 @contextmanager
 def federations(folder):
-    """Within, makes federations in a folder; their processes end with it."""
+    """Yield a maker of federations in a folder; their processes end with it."""
     made = []
 
     def make(**settings):
@@ -300,7 +300,7 @@ class Process:
         return self.log.read_text()
 
     def wait_for(self, pattern, within_s=90.0):
-        """The match in what it has said."""
+        """Return the match in what it has said."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             ended = self.process.poll() is not None
@@ -312,7 +312,7 @@ class Process:
         raise AssertionError(f"never said {pattern!r}:\n{self.text()}")
 
     def ended(self, within_s=120.0):
-        """Its exit code."""
+        """Return its exit code."""
         return self.process.wait(within_s)
 
     def interrupt(self, number=signal.SIGINT):
@@ -367,7 +367,7 @@ class Loop:
             await asyncio.sleep(0.01)
 
     def run(self, meanwhile=None):
-        """Everything until the server ends; raises as it. `ended` has how each client did."""
+        """Run everything until the server ends; raises as it. `ended` has how each client did."""
         asyncio.run(self._run(meanwhile))
         return self.site.record
 
@@ -412,7 +412,7 @@ async def first(coroutine, other):
 
 
 def authority_process(site, keeper, config, say, settings=None):
-    """The authority, with the log of the site."""
+    """Return the authority, with the log of the site."""
     log = AuthorityLog(
         site.openings.parent, settings or settings_digest(config), study_digest(config)
     )
@@ -422,7 +422,7 @@ def authority_process(site, keeper, config, say, settings=None):
 def asked_of_the_authority(
     site, ask, who=SERVER, role="server", keeper=None, said=None, config=None
 ):
-    """What comes of `ask(link)` where the authority has called."""
+    """Return what comes of `ask(link)` where the authority has called."""
     said = [] if said is None else said
     own = keeper or FolderKeeper(site.keys, PASSPHRASE)
 
@@ -434,7 +434,7 @@ def asked_of_the_authority(
 
 
 def asked_of(made, identity, hub, ask, said):
-    """What comes of `ask(link)` where the process that `made()` gives has called `hub`."""
+    """Return what comes of `ask(link)` where the process that `made()` gives has called `hub`."""
 
     async def scenario():
         process = made()
@@ -462,17 +462,17 @@ def asked_of(made, identity, hub, ask, said):
 
 
 def client_process(site, name, say):
-    """One of the loop's, with the bundle that was exported at first."""
+    """Return one of the loop's, with the bundle that was exported at first."""
     return ClientProcess(site.identity(name), site.party(name), site.bundle("client"), say)
 
 
 def any_welcome():
-    """One to a run of its own."""
+    """Return one to a run of its own."""
     return bodies.Welcome(run=secrets.token_hex(32), job=secrets.token_hex(32))
 
 
 def fake_server(site, serve, who="alice", welcome=None):
-    """A client whose server is `serve(link, client, number of the connection)`.
+    """Return a client whose server is `serve(link, client, number of the connection)`.
 
     Returns what it is, has said, and has raised by the time that `serve` says it is enough.
     """
@@ -521,7 +521,7 @@ class Between:
 
 
 def issued(site, name, role="client", at=None):
-    """An identity with certificates of the consortium's that no roster lists."""
+    """Return an identity with certificates of the consortium's that no roster lists."""
     signer, key = open_signer(site.keys, PASSPHRASE, now()), Ed25519PrivateKey.generate()
     certificate = issue(signer.ca, signer.key, Holder(name, role), key.public_key(), at or now())
     holder, for_tls = holder_certificate(certificate, signer.ca), transport_key(key)

@@ -1,4 +1,4 @@
-"""What an object leads to."""
+"""Reach of an object: all that it leads to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEY_PARTS = ("public_key", "secret_key", "galois_keys", "relin_keys")
 
 
 def reachable(root):
-    """All objects that one leads to, through attributes, items, slots and closures."""
+    """Return all objects that one leads to, through attributes, items, slots and closures."""
     seen, todo = {}, [root]
     while todo:
         thing = todo.pop()
@@ -26,6 +26,6 @@ def reachable(root):
 
 
 def keyed_contexts(things):
-    """Those of TenSEAL's contexts among them that could encrypt, decrypt or evaluate."""
+    """Return those of TenSEAL's contexts among them that could encrypt, decrypt or evaluate."""
     contexts = [thing for thing in things if isinstance(thing, ts.Context)]
     return [c for c in contexts if any(getattr(c, f"has_{part}")() for part in KEY_PARTS)]

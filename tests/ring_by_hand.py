@@ -6,7 +6,7 @@ import numpy as np
 
 
 def coefficients(residues, moduli):
-    """The polynomial, around zero: one integer for each coefficient, by the Chinese remainders."""
+    """Return the polynomial, around zero: an integer a coefficient, by Chinese remainders."""
     whole = int(np.prod(np.array(moduli, object)))
     total = 0
     for row, modulus in zip(residues, moduli, strict=True):
@@ -17,7 +17,7 @@ def coefficients(residues, moduli):
 
 
 def untransformed(row, modulus):
-    """The coefficients a_j modulo a prime, from A(ψ^(2k + 1)) in bit-reversed order of k."""
+    """Return the coefficients a_j modulo a prime, from A(ψ^(2k + 1)), k in bit-reversed order."""
     degree = len(row)
     inverse = pow(smallest_root(2 * degree, modulus), -1, modulus)
     bits = degree.bit_length() - 1
@@ -31,7 +31,7 @@ def untransformed(row, modulus):
 
 
 def _cyclic(values, root, modulus):
-    """Σ_k values_k root^(jk) for each j, by halves."""
+    """Return Σ_k values_k root^(jk) for each j, by halves."""
     if len(values) == 1:
         return values
     even, odd = (_cyclic(values[i::2], root * root % modulus, modulus) for i in (0, 1))
@@ -44,7 +44,7 @@ def _cyclic(values, root, modulus):
 
 
 def smallest_root(order, modulus):
-    """The smallest primitive root of one of this order, a power of two."""
+    """Return the smallest primitive root of one of this order, a power of two."""
     candidates = (pow(g, (modulus - 1) // order, modulus) for g in range(2, 1000))
     root = next(r for r in candidates if pow(r, order // 2, modulus) == modulus - 1)
     square, found, smallest = root * root % modulus, root, root

@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Silent:
-    """Of any generator, or of none."""
+    """Randomness of any generator, or of none."""
 
     def __init__(self, rng=None):
         del rng

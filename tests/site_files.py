@@ -93,7 +93,7 @@ class OwnData(Job):
 
     @cached_property
     def config(self):
-        """The settings; with the digest of public samples, where any are read."""
+        """Settings, with the digest of public samples, where any are read."""
         settings = [*SHORT, *self.settings]
         config = securefl.load_config(None, settings)
         if not public_reader(config):
@@ -103,7 +103,7 @@ class OwnData(Job):
 
     @property
     def server_file(self):
-        """The server's own file; None where nothing reads public samples."""
+        """File of the server's own; None where nothing reads public samples."""
         reads = public_reader(self.config)
         return self.files / f"{_kind(self.config)}.toml" if reads else None
 

@@ -22,7 +22,7 @@ def bytes_of(*shape):
 
 
 def write_mnist(root, parts=("train", "t10k"), labels=(3, 1, 2), suffix="", n_images=3):
-    """So many images and labels for each part; returns the pixels by part."""
+    """Write so many images and labels for each part; return the pixels by part."""
     root.mkdir(exist_ok=True, parents=True)
     pack = gzip.compress if suffix else bytes
     images = {part: bytes_of(n_images, 28, 28) for part in parts}
@@ -33,7 +33,7 @@ def write_mnist(root, parts=("train", "t10k"), labels=(3, 1, 2), suffix="", n_im
 
 
 def write_cifar10(root):
-    """Two records per file; returns all of them, test file last."""
+    """Write two records per file; return all of them, test file last."""
     root.mkdir(exist_ok=True, parents=True)
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
     records = [np.hstack([RNG.integers(0, 10, (2, 1)), bytes_of(2, 3072)]) for _ in names]
@@ -43,7 +43,7 @@ def write_cifar10(root):
 
 
 def write_cifar100(root):
-    """Ten training records and two for testing."""
+    """Write ten training records and two for testing."""
     root.mkdir(exist_ok=True, parents=True)
     for name, n in (("train.bin", 10), ("test.bin", 2)):
         records = [bytes([19, 90 + i]) + bytes_of(3072).tobytes() for i in range(n)]
@@ -51,7 +51,7 @@ def write_cifar100(root):
 
 
 def write_cifar10_c(root, names=("fog",), labels=(4, 7)):
-    """As many images per severity as labels; returns the last file's pixels."""
+    """Write as many images per severity as labels; return the last file's pixels."""
     root.mkdir(exist_ok=True, parents=True)
     for name in names:
         images = bytes_of(5 * len(labels), 32, 32, 3)

@@ -1,4 +1,4 @@
-"""How many threads torch has for its own sums."""
+"""Number of threads that torch has for its own sums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Within, one; then as many as before."""
+    """Give torch one thread within, and as many as before afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -32,7 +32,7 @@ SEALED = (
 
 
 def seat_officers(site):
-    """Two officers join a site's consortium, and 2 of 3 open its sums from then on."""
+    """Have two officers join a site's consortium; 2 of 3 open its sums from then on."""
     site.join(*OTHERS, role="officer")
     with cheap():
         set_officers(site.keys, PASSPHRASE, cards_of(site), QUORUM.needed)
@@ -41,7 +41,7 @@ def seat_officers(site):
 
 
 def cards_of(site):
-    """The two officers' card keys of the next epoch."""
+    """Return the two officers' card keys of the next epoch."""
     epoch, folder = load_roster(site.keys).file.epoch + 1, site.folder
     return [
         make_card(folder / name, epoch, passphrase_of(name), folder / f"{name}-{epoch}.json")
@@ -64,11 +64,11 @@ class Officers(Consortium):
             rotate(self.site.keys, PASSPHRASE, revoking=revoking, cards=cards_of(self.site))
 
     def load(self, name, bundle):
-        """An officer's secret of the bundle's epoch, its number, and the quorum."""
+        """Return an officer's secret of the bundle's epoch, its number, and the quorum."""
         return load_officer(self.folder_of(name), bundle, passphrase_of(name))
 
     def key_set(self):
-        """All officers' keys, for a simulation."""
+        """Return all officers' keys, for a simulation."""
         others = [self.load(name, self.bundle("officer"))[0] for name in OTHERS]
         return KeySet((load_authority(self.site.keys, PASSPHRASE), *others), QUORUM)
 
@@ -93,7 +93,7 @@ class WithOfficers(OnTask):
         self.tasks, self.heard = {}, {}
 
     def officer(self, name):
-        """An officer's process; its lines are in `heard`."""
+        """Return an officer's process; its lines are in `heard`."""
         site, config = self.site, self.config
         keeper = BundleKeeper(
             site.bundle("officer"), lambda bundle: site.consortium.load(name, bundle)

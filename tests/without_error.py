@@ -8,7 +8,7 @@ from securefl.crypto.ciphertext_codec import words_of
 
 
 def encrypted_without_error(ring, key, common, reals):
-    """In the place of `SealRing.encrypted`: m - a s exactly."""
+    """Return m - a s exactly, in the place of `SealRing.encrypted`."""
     n_words = len(ring.primes) * len(reals)
     encoded = words_of(ring._encoded(reals, ring._scale), n_words).reshape(ring.shape)
     whole = ring._ciphertext(encoded, np.zeros_like(encoded))

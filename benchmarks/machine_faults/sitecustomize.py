@@ -1,4 +1,4 @@
-"""A wall clock that steps and a disk that fills up, by files that say so.
+"""Wall clock that steps and disk that fills up, by files that say so.
 
 Python imports this first where its folder is on the path. The file that STEPPED_CLOCK names holds
 seconds, which are added to the time of day. Monotonic clocks run on, as they do where a real clock

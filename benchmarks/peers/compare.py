@@ -40,33 +40,33 @@ TITLE = "SecureFL beside Flower, pfl-research and FedJAX"
 WARM_UP = 3
 SECUREFL = "securefl"
 OURS: dict[str, list[str]] = {SECUREFL: [], "securefl-parallel": ["parallel"]}
-"""What its process is told beside the job and the rounds: the engine, where it is not `auto`."""
+"""Arguments of its process beside the job and the rounds: the engine, where it is not `auto`."""
 PEERS: dict[str, tuple[str, list[str]]] = {
     "flower": ("flower", []),
     "pfl": ("pfl", []),
     "pfl-per-core": ("pfl", [str(len(os.sched_getaffinity(0)))]),
     "fedjax": ("fedjax", []),
 }
-"""The environment, and what its process is told beside the job and the rounds."""
+"""Environment, and what its process is told beside the job and the rounds."""
 NOT_WRITTEN = {("fedjax", "resnet20")}
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Of one job."""
+    """Rounds of one job."""
 
     job: str
     seconds: Mapping[str, Sequence[float]]
-    """Of each counted round, by tool; all repeats, one after the other."""
+    """Seconds of each counted round, by tool; all repeats, one after the other."""
     versions: Mapping[str, Mapping[str, str]]
 
     def median_s(self, tool: str) -> float:
-        """Of all counted rounds."""
+        """Return the median of all counted rounds."""
         return median(self.seconds[tool])
 
 
 def measured(job: str, peers: Sequence[str], rounds: int, repeats: int) -> Rounds:
-    """All tools in turn, `repeats` times."""
+    """Measure all tools in turn, `repeats` times."""
     tools = [*OURS, *(peer for peer in peers if (peer, job) not in NOT_WRITTEN)]
     seconds: dict[str, list[float]] = {tool: [] for tool in tools}
     versions = {}
@@ -78,7 +78,7 @@ def measured(job: str, peers: Sequence[str], rounds: int, repeats: int) -> Round
 
 
 def ran(tool: str, job: str, rounds: int) -> tuple[dict[str, str], list[float]]:
-    """One process: its versions, and the seconds of each round; RuntimeError where it fails."""
+    """Run one process; return versions and seconds of rounds; RuntimeError where it fails."""
     environment = os.environ | {"FLWR_HOME": str(FOLDER / "flwr")}
     command: list[str | Path]
     if tool in OURS:
@@ -146,7 +146,7 @@ def _command(job: str, chosen: argparse.Namespace) -> str:
 
 
 def part_of(result: Rounds) -> Part:
-    """The medians, the fastest and slowest round, and how many times SecureFL's seconds."""
+    """Return the medians, fastest and slowest round, and the ratios to SecureFL's seconds."""
     job = JOBS[result.job]
     rows = [
         [

@@ -1,4 +1,4 @@
-"""A virtual environment for each peer, made where it is missing: python environments.py [PEER ...].
+"""Virtual environments of the peers, made where missing: python environments.py [PEER ...].
 
 They lie in .peers/ at the repository's root. torch is the version that SecureFL has, from where pip
 is told to take it. flwr 1.42.0 wants a certifi that our index does not have yet. FedJAX 0.0.17, the
@@ -31,7 +31,7 @@ REQUIREMENTS = {
 
 
 def python_of(peer: str) -> Path:
-    """The peer's interpreter; installs what is missing, minutes the first time."""
+    """Return the peer's interpreter; installs what is missing, minutes the first time."""
     folder, wanted = FOLDER / peer, "\n".join(REQUIREMENTS[peer])
     done, python = folder / "installed.txt", folder / "bin" / "python"
     if not done.exists() or done.read_text() != wanted:

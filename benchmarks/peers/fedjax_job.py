@@ -26,7 +26,7 @@ from fedjax_models import MODELS
 
 
 def federation(job: Job) -> fedjax.InMemoryFederatedData:
-    """All clients' samples, channels last."""
+    """Return all clients' samples, channels last."""
     x, y = job.samples()
     if len(job.shape) == 3:
         x = np.ascontiguousarray(np.moveaxis(x, 2, -1))
@@ -35,7 +35,7 @@ def federation(job: Job) -> fedjax.InMemoryFederatedData:
 
 
 def main() -> None:
-    """The rounds; each ends when its numbers are there."""
+    """Run the rounds; each ends when its numbers are there."""
     laps = Laps("fedjax", "jax", "dm-haiku", "numpy")
     model = hk.without_apply_rng(hk.transform(MODELS[JOB.model]))
 

@@ -1,4 +1,4 @@
-"""The jobs' models in haiku, channels last: those of `models.py`, whose sizes they share.
+"""Models of the jobs in haiku, channels last: those of `models.py`, whose sizes they share.
 
 Batch normalisation is by the batch's statistics, and keeps no running ones: less to do than the
 other tools have.
@@ -15,10 +15,10 @@ N_CLASSES, N_HIDDEN, WIDTH = 10, 30, 16
 
 
 class BatchNorm(hk.Module):
-    """Normalises the last axis over all others."""
+    """Norm of the last axis over all others."""
 
     def __call__(self, x: Array) -> Array:
-        """The same shape."""
+        """Return the same shape, normalised."""
         axes, shape = tuple(range(x.ndim - 1)), x.shape[-1:]
         gamma = hk.get_parameter("gamma", shape, init=jnp.ones)
         beta = hk.get_parameter("beta", shape, init=jnp.zeros)
@@ -27,12 +27,12 @@ class BatchNorm(hk.Module):
 
 
 def mlp(x: Array) -> Array:
-    """784-30-10."""
+    """Map by 784-30-10."""
     return hk.Linear(N_CLASSES)(nn.relu(BatchNorm()(hk.Linear(N_HIDDEN)(x))))
 
 
 def cnn(x: Array) -> Array:
-    """Four normalised convolutions, two poolings."""
+    """Map by four normalised convolutions, two poolings."""
     for width in (WIDTH, 2 * WIDTH):
         for _ in range(2):
             x = nn.relu(BatchNorm()(hk.Conv2D(width, 3, with_bias=False)(x)))
@@ -41,7 +41,7 @@ def cnn(x: Array) -> Array:
 
 
 def lenet(x: Array) -> Array:
-    """LeNet-5, for 28 × 28."""
+    """Map by LeNet-5, for 28 × 28."""
     for width, padding in ((6, "SAME"), (16, "VALID")):
         x = nn.relu(hk.Conv2D(width, 5, padding=padding)(x))
         x = hk.max_pool(x, 2, 2, "VALID", channel_axis=-1)

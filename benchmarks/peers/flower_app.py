@@ -1,4 +1,4 @@
-"""What Flower's clients do. Ray's actors import it, and so hold model and data from round to round.
+"""Clients of Flower. Ray's actors import it, and so hold model and data from round to round.
 
 In its quickstart a client makes its model and a DataLoader each time; here both are held, and
 batches are slices, which is faster.
@@ -21,7 +21,7 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One client's local steps."""
+    """Take one client's local steps."""
     job = JOBS[message.content["config"]["job"]]
     model, x_KN, y_KN = held(message.content["config"]["job"])
     client = context.node_config["partition-id"]
@@ -40,6 +40,6 @@ def train(message: Message, context: Context) -> Message:
 
 @cache
 def held(name: str) -> tuple[nn.Module, Tensor, Tensor]:
-    """A job's model and all clients' samples, once a process."""
+    """Return a job's model and all clients' samples, once a process."""
     x, y = map(torch.from_numpy, JOBS[name].samples())
     return made(JOBS[name].model).train(), x, y

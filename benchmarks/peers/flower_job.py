@@ -25,7 +25,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """The rounds; `evaluate_fn` is called before the first and after each."""
+    """Run the rounds; `evaluate_fn` is called before the first and after each."""
     del context
     laps = Laps("flwr", "ray", "torch", "numpy")
     strategy = FedAvg(

@@ -1,4 +1,4 @@
-"""The jobs that every tool does, and how it tells its times; imports what all of them have."""
+"""Jobs that every tool does, and their times; imports what all of them have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 STEPS = 5
 """Local mini-batches a round; a client has as many samples as they take."""
 LR = 0.05
-"""Of plain SGD."""
+"""Learning rate of plain SGD."""
 N_CLASSES = 10
 
 
@@ -23,21 +23,21 @@ class Job:
     """FedAvg of one model."""
 
     model: str
-    """Of `models.py`, and `fedjax_models.py`."""
+    """Name of a model of `models.py`, and `fedjax_models.py`."""
     shape: tuple[int, ...]
-    """Of a sample, channels first."""
+    """Shape of a sample, channels first."""
     n_clients: int
     cohort: int
-    """Clients in a round, drawn at random where they are not all."""
+    """Number of clients in a round, drawn at random where they are not all."""
     batch: int = 32
 
     @property
     def n_samples(self) -> int:
-        """Of one client."""
+        """Number of one client's samples."""
         return STEPS * self.batch
 
     def samples(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Random x (clients, samples, *shape) and y (clients, samples); always the same."""
+        """Draw x (clients, samples, *shape) and y (clients, samples); always the same."""
         rng = np.random.default_rng(0)
         size = (self.n_clients, self.n_samples)
         x = rng.standard_normal((*size, *self.shape), dtype=np.float32)
@@ -53,25 +53,25 @@ JOBS = {
 
 
 def asked() -> tuple[Job, int]:
-    """The job and the number of rounds that the command line of a tool's process names."""
+    """Return the job and the number of rounds that the command line of a tool's process names."""
     name, rounds = sys.argv[1:3]
     return JOBS[name], int(rounds)
 
 
 class Laps:
-    """Tells the seconds of each round, one JSON line each, after a line with the versions."""
+    """Teller of each round's seconds, one JSON line each, after a line with the versions."""
 
     def __init__(self, *packages: str) -> None:
-        """The clock starts when the first round does: `start`."""
+        """Wait for `start`, with which the clock starts."""
         self._began = 0.0
         print(json.dumps({"versions": {name: version(name) for name in packages}}), flush=True)
 
     def start(self) -> None:
-        """The first round begins."""
+        """Begin the first round."""
         self._began = time.perf_counter()
 
     def end(self) -> None:
-        """A round ends, and the next one begins."""
+        """End a round, and begin the next one."""
         now = time.perf_counter()
         print(json.dumps({"seconds": now - self._began}), flush=True)
         self._began = time.perf_counter()

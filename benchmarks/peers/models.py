@@ -1,4 +1,4 @@
-"""The models of the jobs in plain torch: SecureFL's, for environments that do not have it.
+"""Models of the jobs in plain torch: SecureFL's, for environments that do not have it.
 
 A test holds each against SecureFL's, tensor by tensor. LeNet-5 is here alone, and SecureFL trains
 this one: LeCun et al. 1998, with ReLU and maximum pooling, as it is written today.
@@ -17,7 +17,7 @@ N_HIDDEN, WIDTH = 30, 16
 
 
 def mlp() -> nn.Module:
-    """784-30-10, with batch normalisation."""
+    """Build 784-30-10, with batch normalisation."""
     return nn.Sequential(
         nn.Linear(784, N_HIDDEN),
         nn.BatchNorm1d(N_HIDDEN),
@@ -27,7 +27,7 @@ def mlp() -> nn.Module:
 
 
 def cnn() -> nn.Module:
-    """Four normalised convolutions, two poolings."""
+    """Build four normalised convolutions, two poolings."""
     widths = [3, WIDTH, WIDTH, 2 * WIDTH, 2 * WIDTH]
     layers: list[nn.Module] = []
     for index, (n_in, n_out) in enumerate(pairwise(widths)):
@@ -39,7 +39,7 @@ def cnn() -> nn.Module:
 
 
 def lenet() -> nn.Module:
-    """LeNet-5, for 28 × 28."""
+    """Build LeNet-5, for 28 × 28."""
     return nn.Sequential(
         nn.Conv2d(1, 6, kernel_size=5, padding=2),
         nn.ReLU(),
@@ -57,7 +57,7 @@ def lenet() -> nn.Module:
 
 
 def resnet20() -> nn.Module:
-    """He et al. 2016, with shortcuts of type A."""
+    """Build He et al. 2016's, with shortcuts of type A."""
     widths = [WIDTH] * 4 + [2 * WIDTH] * 3 + [4 * WIDTH] * 3
     return nn.Sequential(
         _conv3x3(3, WIDTH),
@@ -74,7 +74,7 @@ MODELS = {"mlp": mlp, "cnn": cnn, "lenet": lenet, "resnet20": resnet20}
 
 
 def made(name: str) -> nn.Module:
-    """The model with its initial values, always the same."""
+    """Build the model with its initial values, always the same."""
     torch.manual_seed(0)
     return MODELS[name]()
 

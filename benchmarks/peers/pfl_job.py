@@ -50,30 +50,30 @@ from torch.nn.functional import cross_entropy
 
 
 class Trained(nn.Module):
-    """A model with the two methods that pfl asks for."""
+    """Model with the two methods that pfl asks for."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model.train()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of a batch."""
+        """Return the loss of a batch."""
         return cross_entropy(self.model(x), y)
 
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Weighted]:
-        """Asked for in the first round alone."""
+        """Return metrics, asked for in the first round alone."""
         return {"loss": Weighted(self.loss(x, y).item() * len(y), len(y))}
 
 
 class Clock(TrainingProcessCallback):
-    """A lap for each round."""
+    """Clock with a lap for each round."""
 
     def __init__(self, laps: Laps) -> None:
         self.laps = laps
 
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
-        """The first round begins."""
+        """Begin the first round."""
         del model
         self.laps.start()
         return Metrics()
@@ -81,14 +81,14 @@ class Clock(TrainingProcessCallback):
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
-        """A round ends."""
+        """End a round."""
         del aggregate_metrics, model, central_iteration
         self.laps.end()
         return False, Metrics()
 
 
 def federation(job: Job) -> FederatedDataset:
-    """All clients' samples as pfl's data sets."""
+    """Return all clients' samples as pfl's data sets."""
     x, y = map(torch.from_numpy, job.samples())
     kept = [PyTorchTensorDataset(pair) for pair in zip(x, y, strict=True)]
     sampler = get_user_sampler("minimize_reuse", list(range(job.n_clients)))
@@ -96,7 +96,7 @@ def federation(job: Job) -> FederatedDataset:
 
 
 def main() -> None:
-    """The rounds."""
+    """Run the rounds."""
     job, rounds = asked()
     data = federation(job)
     trained = Trained(made(job.model))

@@ -18,7 +18,7 @@ from securefl.task import Task
 
 
 def main() -> None:
-    """The rounds."""
+    """Run the rounds."""
     job, n_rounds = asked()
     laps = Laps("securefl", "torch", "numpy")
     engine = sys.argv[3] if len(sys.argv) > 3 else "auto"
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def configured(job: Job, engine: str) -> Config:
-    """FedAvg in the clear, as the other tools do it."""
+    """Return settings of FedAvg in the clear, as the other tools do it."""
     selection = {"name": "random", "fraction": job.cohort / job.n_clients}
     return Config.model_validate(
         {
@@ -45,7 +45,7 @@ def configured(job: Job, engine: str) -> Config:
 
 
 def task(job: Job) -> Task:
-    """The job's clients; the first batch of the first one is the test data."""
+    """Return the job's clients; the first batch of the first one is the test data."""
     x, y = map(torch.from_numpy, job.samples())
     clients = list(zip(x, y, strict=True))
     return Task(made(job.model), clients, (x[0, : job.batch], y[0, : job.batch]))

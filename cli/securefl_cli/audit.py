@@ -1,4 +1,4 @@
-"""`securefl audit`: what each party of a run saw, what attackers make of it, what is promised."""
+"""`securefl audit`: views of each party of a run, attacks on them, and promises to hold against."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def audit(
 
 
 def _check(page: Path, out: Path | None) -> None:
-    """Before minutes of work: both files can be written, and no other one is lost by it."""
+    """Require, before minutes of work, that both files can be written and no other one is lost."""
     from securefl.audit.findings import holds_findings
 
     numbers = page.with_suffix(".json")

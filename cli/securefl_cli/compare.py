@@ -62,7 +62,7 @@ def _last(sums: Sequence[float] | None) -> str:
 
 
 def scored(metrics: RoundMetrics, *, named: bool = False) -> str:
-    """A round's score, after its metric's name where that is not said elsewhere."""
+    """Return a round's score, after its metric's name where that is not said elsewhere."""
     from securefl.metrics import SHARES, shown, title
 
     value = shown(metrics.metric, metrics.score)
@@ -70,7 +70,7 @@ def scored(metrics: RoundMetrics, *, named: bool = False) -> str:
 
 
 def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:
-    """The first round whose accuracy is at least `target`; a dash where the metric is none."""
+    """Return the first round of at least accuracy `target`; a dash where the metric is none."""
     shares = [m for m in metrics if m.accuracy is not None]
     if metrics and not shares:
         return "-"
@@ -78,7 +78,7 @@ def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:
 
 
 def what_the_server_reads(ledger: Ledger) -> str:
-    """The kinds of values that single clients sent it in the clear."""
+    """Return the kinds of values that single clients sent the server in the clear."""
     if len(ledger.upload_bytes()) == 1:
         return "all: one party has all data"
     read = ledger.server_reads()
@@ -138,5 +138,5 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
 
 
 def _labels(names: list[str], paths: list[str]) -> list[str]:
-    """Names where they tell the runs apart, paths where they do not."""
+    """Return names where they tell the runs apart, paths where they do not."""
     return names if len(set(names)) == len(names) else paths

@@ -1,4 +1,4 @@
-"""What the three processes' commands have alike: settings, bundle, identity, how they stop."""
+"""Common parts of the three processes' commands: settings, bundle, identity, stopping."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILE = click.Path(path_type=Path)
 
 
 def or_environment(name: str) -> dict[str, Any]:
-    """Return what lets an option come from the variable SECUREFL_<name>, which its help shows."""
+    """Return arguments by which an option comes from SECUREFL_<name>, which its help shows."""
     return {"envvar": f"SECUREFL_{name}", "show_envvar": True}
 
 
@@ -77,12 +77,12 @@ server_option = click.option(
 
 
 def member_options(command: Command) -> Command:
-    """`--bundle` and `--identity`."""
+    """Add the options `--bundle` and `--identity`."""
     return _bundle_option(_identity_option(command))
 
 
 def seconds_option(name: str, default: float, least: float, what: str) -> Callable[..., Any]:
-    """An option that says how long something may take."""
+    """Return an option for how long something may take, in seconds."""
     return click.option(
         name,
         default=default,
@@ -127,7 +127,7 @@ metrics_option = click.option(
 
 @contextmanager
 def metrics_at(metrics: str | None, watched: Watched, role: Role) -> Iterator[None]:
-    """Within, the page of `--metrics` is there, where it was asked for.
+    """Serve the page of `--metrics` within the block, where it was asked for.
 
     Raises:
         ConfigError: the address cannot be had, or what the page needs is not installed.
@@ -146,7 +146,7 @@ def metrics_at(metrics: str | None, watched: Watched, role: Role) -> Iterator[No
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within, SIGTERM ends the command with code 0 and a word, also before it is connected.
+    """End the command with code 0 and a word on SIGTERM within, also before it is connected.
 
     A decorator of a command, too.
     """

@@ -1,4 +1,4 @@
-"""`securefl demo`: why it matters, on real data, in one command."""
+"""`securefl demo`: the loss of accuracy and its cure, on real data, in one command."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def demo(
     preparing: bool,
     with_officers: bool,
 ) -> None:
-    """Five clients with two classes of handwritten digits each train one network.
+    """Train one network at five clients with two classes of handwritten digits each.
 
     FedAvg with batch normalisation loses accuracy. FedTAN does not, and all that its clients send
     travels encrypted: the server adds ciphertexts, and an authority opens the totals alone.

@@ -19,13 +19,13 @@ from securefl.errors import PeerError
 from securefl_cli.log import ENVIRONMENT
 
 HOSPITALS = {"north": 0.5, "south": 0.3, "east": 0.2}
-"""Shares of the samples."""
+"""Share of the samples of each hospital."""
 SERVER, KILLED = "hub", "south"
 OFFICERS = ("olga", "otto")
-"""Those beside the authority, where sums are opened by two of three."""
+"""Officers beside the authority, where sums are opened by two of three."""
 SECUREFL = (sys.executable, "-c", "from securefl_cli.main import main; main()")
 PATIENCE_S = 120.0
-"""Seconds without a word of a process that is waited for."""
+"""Seconds that a silent process is waited for."""
 JOB = """\
 [run]
 name = "hospitals"
@@ -116,7 +116,7 @@ def prepare(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) 
 
 
 class _Process:
-    """One party: its command, and what it says."""
+    """One party: its command, and the lines that it says."""
 
     def __init__(self, log: Path, command: Sequence[str]) -> None:
         self.log = log
@@ -189,7 +189,7 @@ def _write_data(folder: Path, rounds: int, seed: int) -> None:
 
 
 def _plain() -> dict[str, str]:
-    """The environment, in which lines are as they are read here."""
+    """Return the environment, in which lines are as they are read here."""
     return os.environ | {ENVIRONMENT: "plain"}
 
 

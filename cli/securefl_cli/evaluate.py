@@ -42,13 +42,13 @@ class ScoreRow:
     """A line of the table."""
 
     names: Sequence[str]
-    """As many as the table has columns of names."""
+    """Names, as many as the table has columns of them."""
     n_samples: int
     score: float
     adapted: float | None
-    """None where nothing was adapted."""
+    """Score with adapted statistics; None where nothing was adapted."""
     metric: str
-    """What both are by."""
+    """Name of the metric of both scores."""
 
 
 def print_scores(name_columns: Sequence[str], rows: Sequence[ScoreRow], tau: float | None) -> None:

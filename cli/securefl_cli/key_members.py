@@ -1,4 +1,4 @@
-"""`securefl keys join` and `revoke`: who is let into a consortium, and who is taken out."""
+"""`securefl keys join` and `revoke`: members let into a consortium, and taken out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def join() -> None:
 
 
 def approval_options(command: Command) -> Command:
-    """The requests that are approved, the keys, fingerprints, `--out` and the passphrase."""
+    """Add the requests that are approved, the keys, fingerprints, `--out` and the passphrase."""
     for option in reversed(_APPROVAL):
         command = option(command)
     return command
@@ -147,7 +147,7 @@ def tell_request(made: JoinRequest, folder: Path, before: str = "", after: str =
 def compared(
     files: tuple[Path, ...], fingerprints: tuple[str, ...], out: Path | None
 ) -> list[JoinApproval]:
-    """The requests, each of which has the fingerprint that was read aloud.
+    """Return the requests, each of which has the fingerprint that was read aloud.
 
     Raises:
         UsageError: the options do not go together.

@@ -1,4 +1,4 @@
-"""`securefl keys officers`: who opens sums beside the authority."""
+"""`securefl keys officers`: officers who open sums beside the authority."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def passphrase_file_option(**more: Any) -> Callable[[Command], Command]:
-    """`--passphrase-file`."""
+    """Return the option `--passphrase-file`."""
     return click.option(
         "--passphrase-file",
         type=click.Path(path_type=Path),
@@ -24,7 +24,7 @@ def passphrase_file_option(**more: Any) -> Callable[[Command], Command]:
 
 
 def keys_option(**more: Any) -> Callable[[Command], Command]:
-    """`--keys`."""
+    """Return the option `--keys`."""
     return click.option(
         "--keys",
         "directory",

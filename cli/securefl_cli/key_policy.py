@@ -1,4 +1,4 @@
-"""`securefl keys policy`: what the authority may open, in plain words, and how it is changed."""
+"""`securefl keys policy`: the authority's policy of openings, in plain words, and its change."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def revoke(
 
 
 def read_cards(files: Sequence[Path]) -> list[OfficerCard]:
-    """The officers' card keys in these files; raises KeyFileError."""
+    """Read the officers' card keys in these files; raises KeyFileError."""
     from securefl_keys.key_files import found_in, text_of
     from securefl_keys.officers import OfficerCard
 

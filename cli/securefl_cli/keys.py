@@ -1,4 +1,4 @@
-"""`securefl keys`: make a key folder, see what is in one, and give each role its part."""
+"""`securefl keys`: make a key folder, see its files, and give each role its part."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def show(directory: Path) -> None:
 
 
 def _dates(directory: Path) -> list[str]:
-    """Lines on each certificate in the folder."""
+    """Return lines on each certificate in the folder."""
     from securefl_keys.renewal import dates_in
     from securefl_keys.signed_file import now
 
@@ -266,7 +266,7 @@ def _dates(directory: Path) -> list[str]:
 
 
 def _card_secrets(directory: Path) -> list[str]:
-    """Lines on the card secrets in an officer's folder."""
+    """Return lines on the card secrets in an officer's folder."""
     from securefl_keys.officers import card_secrets
 
     return [f"card key of epoch {epoch}: {path}" for epoch, path in card_secrets(directory).items()]

@@ -23,7 +23,7 @@ _LOGGER = logging.getLogger("securefl")
 
 
 class _Lines(logging.Handler):
-    """Writes each record as one line, in the form that was asked for."""
+    """Handler that writes each record as one line, in the form that was asked for."""
 
     def __init__(self, form: str, role: str) -> None:
         super().__init__()
@@ -55,11 +55,11 @@ class _Lines(logging.Handler):
 
 
 _HANDLERS: list[_Lines] = []
-"""The one that is in use."""
+"""Handler in use, if any."""
 
 
 def log_option(role: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--log`, of a process of this role."""
+    """Return the option `--log`, of a process of this role."""
 
     def begin_log(_context: click.Context, _option: click.Parameter, form: str) -> None:
         begin(form, role)
@@ -105,21 +105,21 @@ def lines_are_of(name: str) -> None:
 
 
 def say(line: str) -> None:
-    """A line of progress, on stderr."""
+    """Say a line of progress, on stderr."""
     if not _HANDLERS:
         begin()
     _LOGGER.log(logging.WARNING if isinstance(line, Warned) else logging.INFO, line)
 
 
 def say_error(error: str) -> None:
-    """The reason why the command ends."""
+    """Say why the command ends, on stderr."""
     if not _HANDLERS:
         begin()
     _LOGGER.error(f"Error: {error}" if is_plain() else error)
 
 
 def is_plain() -> bool:
-    """Whether lines are for people."""
+    """Return whether lines are for people."""
     return all(handler.form == "plain" for handler in _HANDLERS)
 
 

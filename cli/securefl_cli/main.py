@@ -35,7 +35,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 class _Commands(click.Group):
-    """Turns the library's errors into one line and an exit code."""
+    """Group of commands that turns the library's errors into one line and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         begin()

@@ -19,9 +19,9 @@ from securefl_cli.connection import FILE
 SIDES = "securefl_cli.nvflare_job"
 """Module of the two classes that a job names: each site has it installed, and lets it run."""
 SERVER = "server"
-"""NVIDIA FLARE's own name of its server."""
+"""Name of its server in NVIDIA FLARE."""
 CALLS_OF_ONE = 4
-"""Calls of one site that the server answers at once."""
+"""Number of one site's calls that the server answers at once."""
 FEWEST_CALLS = 100
 SYNC_S = 600
 """Seconds in which all sites begin: they read keys and data first."""
@@ -35,7 +35,7 @@ def write_job(
     authority: str,
     officers: Sequence[str] = (),
 ) -> None:
-    """Write the folder.
+    """Write a job's folder for NVIDIA FLARE.
 
     Args:
         out: a new folder.

@@ -29,9 +29,9 @@ except ImportError as error:
 CALL_S = 60.0
 """Seconds after which a call that nobody answers has not come through."""
 STOP_S = 10.0
-"""For a site's part to end."""
+"""Seconds for a site's part to end."""
 LOOK_S = 0.5
-"""Between two looks whether the job was aborted."""
+"""Seconds between two looks whether the job was aborted."""
 _log = logging.getLogger("securefl")
 
 
@@ -47,35 +47,35 @@ class Published:
         self._opened = Event()
 
     def listens(self, desk: Desk) -> None:
-        """Take what answers from now on."""
+        """Take the desk that answers from now on."""
         self._desk = desk
         self._opened.set()
 
     @collab.publish  # type: ignore[untyped-decorator]
     def begin(self, connection: str, chunk: bytes) -> str:
-        """See `Calls.begin`; until the server listens, it is to be tried again."""
+        """Begin a chunk, see `Calls.begin`; until the server listens, it is to be tried again."""
         self._opened.wait(HELD_S)
         return self._desk.begin(collab.caller, connection, chunk) if self._desk else FULL
 
     @collab.publish  # type: ignore[untyped-decorator]
     def give(self, connection: str, chunk: bytes) -> str:
-        """See `Calls.give`."""
+        """Give a chunk: see `Calls.give`."""
         return self._desk.give(collab.caller, connection, chunk) if self._desk else OVER
 
     @collab.publish  # type: ignore[untyped-decorator]
     def take(self, connection: str) -> bytes | None:
-        """See `Calls.take`."""
+        """Take a chunk: see `Calls.take`."""
         return self._desk.take(collab.caller, connection) if self._desk else b""
 
     @collab.publish  # type: ignore[untyped-decorator]
     def leave(self, connection: str) -> None:
-        """See `Calls.leave`."""
+        """Leave: see `Calls.leave`."""
         if self._desk:
             self._desk.leave(collab.caller, connection)
 
 
 class ServerSide(Published):
-    """The server's part, in the process of the job at NVIDIA FLARE's server."""
+    """Server's part, in the process of the job at NVIDIA FLARE's server."""
 
     def __init__(self, settings: str, tables: Mapping[str, str]) -> None:
         """Take the job's settings as digests, see `nvflare_site.server`."""
@@ -93,31 +93,31 @@ class ServerSide(Published):
 
 
 class ServersCalls:
-    """The server's functions, over NVIDIA FLARE; they may be called in any thread."""
+    """Functions of the server, called over NVIDIA FLARE, in any thread."""
 
     def __init__(self) -> None:
         self._server = collab.server(timeout=CALL_S)
 
     def begin(self, connection: str, chunk: bytes) -> str:
-        """See `Calls.begin`."""
+        """Begin a chunk at the server: see `Calls.begin`."""
         return str(self._server.begin(connection, chunk))
 
     def give(self, connection: str, chunk: bytes) -> str:
-        """See `Calls.give`."""
+        """Give a chunk to the server: see `Calls.give`."""
         return str(self._server.give(connection, chunk))
 
     def take(self, connection: str) -> bytes | None:
-        """See `Calls.take`."""
+        """Take a chunk from the server: see `Calls.take`."""
         chunk: bytes | None = self._server.take(connection)
         return chunk
 
     def leave(self, connection: str) -> None:
-        """See `Calls.leave`."""
+        """Leave the server: see `Calls.leave`."""
         self._server.leave(connection)
 
 
 class SiteSide:
-    """The part of a client, the authority or an officer, in the process of the job at its site."""
+    """Part of a client, the authority or an officer, in the process of the job at its site."""
 
     def __init__(self, settings: str, tables: Mapping[str, str]) -> None:
         """Take the job's settings as digests, see `nvflare_site.party`."""
@@ -128,7 +128,7 @@ class SiteSide:
 
     @collab.init  # type: ignore[untyped-decorator]
     def begin(self) -> None:
-        """Read what this site has, and begin; a site that cannot take part fails the job."""
+        """Read the site's files, and begin; a site that cannot take part fails the job."""
         with ExitStack() as stack:
             try:
                 file = site_file(_local())

@@ -41,63 +41,63 @@ Seconds = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
 
 
 class ClientFile(Table):
-    """What a client's site has."""
+    """Fields of a client's site file."""
 
     settings: Path
-    """The settings that this site takes part in, or a folder of such files."""
+    """Settings that this site takes part in, or a folder of such files."""
     bundle: Path
-    """What the consortium has signed for clients."""
+    """Bundle that the consortium has signed for clients."""
     identity: Path
-    """The client's own folder."""
+    """Folder of the client's identity."""
     data: Path | None = None
-    """Its site.toml, where the settings have a table [samples]."""
+    """Path of its site.toml, where the settings have a table [samples]."""
     passphrase_file: Path | None = None
-    """Holds the passphrase of the identity; without, the environment has it."""
+    """File with the identity's passphrase; without, the environment has it."""
     wait_s: Seconds = 120.0
     """Seconds to wait for the server to be there."""
 
 
 class AuthorityFile(Table):
-    """What the authority's site has."""
+    """Fields of the authority's site file."""
 
     settings: Path
-    """See `ClientFile`."""
+    """Settings: see `ClientFile`."""
     keys: Path
-    """The key folder."""
+    """Key folder."""
     passphrase_file: Path | None = None
-    """Holds the passphrase of the keys; without, the environment has it."""
+    """File with the keys' passphrase; without, the environment has it."""
 
 
 class OfficerFile(Table):
-    """What the site of an officer beside the authority has."""
+    """Fields of the site file of an officer beside the authority."""
 
     settings: Path
-    """See `ClientFile`."""
+    """Settings: see `ClientFile`."""
     bundle: Path
-    """What the consortium has signed for officers."""
+    """Bundle that the consortium has signed for officers."""
     officer: Path
-    """The officer's own folder: identity, card key and log."""
+    """Folder of the officer: identity, card key and log."""
     passphrase_file: Path | None = None
-    """See `ClientFile`."""
+    """File with the passphrase: see `ClientFile`."""
 
 
 class ServerFile(Table):
-    """What the server's site has."""
+    """Fields of the server's site file."""
 
     settings: Path
-    """See `ClientFile`."""
+    """Settings: see `ClientFile`."""
     bundle: Path
-    """What the consortium has signed for the server."""
+    """Bundle that the consortium has signed for the server."""
     identity: Path
-    """The server's own folder."""
+    """Folder of the server's identity."""
     passphrase_file: Path
-    """Holds the passphrase of the identity: the server's environment is to hold no secret."""
+    """File with the identity's passphrase: the server's environment is to hold no secret."""
     out: Path
-    """The run's folder; a job that has ended goes on in it with the next one."""
+    """Folder of the run; a job that has ended goes on in it with the next one."""
     model: str | None = None
     """Code of this installation that the settings' model.name may run here."""
     data: Path | None = None
-    """Its server.toml, which names public samples, where sites' own data and settings need it."""
+    """Path of its server.toml with public samples, where sites' data and settings need them."""
     admit: tuple[str, ...] = ()
     """Sites that join the run in `out` from now on."""
     joining_s: Seconds = 120.0
@@ -223,7 +223,7 @@ def _settings(path: Path, job: str, tables: Mapping[str, str]) -> Config:
 
 
 def _passphrase(at: Path, file: Path | None) -> str:
-    """Return it from the file, else the environment; there is no terminal to ask at."""
+    """Return the passphrase from the file, else the environment; there is no terminal to ask at."""
     no_core_dumps()
     given = from_environment()
     if file is not None:

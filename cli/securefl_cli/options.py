@@ -1,4 +1,4 @@
-"""Options of `securefl run` that are settings: what each writes as `table.key=value`."""
+"""Options of `securefl run` that are settings, each written as `table.key=value`."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ KEYS = {
     "seed": "run.seed",
     "name": "run.name",
 }
-"""All but those of `TABLES`, which write several."""
+"""Keys of all options but those of `TABLES`, which write several."""
 TABLES = {
     "select": ("selection", "name", "fedprof:alpha=10,fraction=0.1"),
     "privacy": ("privacy", "level", "record:sigma=1.2,records=250"),
 }
-"""Table, the key that comes first, and an example."""
+"""Table, the key that comes first, and an example, for each option that writes several keys."""
 LISTS = {"corruptions"}
 TEXTS = {"layer"}
 """Keys of `--select` whose value may look like a number."""
 
 
 def settings_of(options: Mapping[str, str | float | None]) -> list[str]:
-    """The settings that the given options stand for; an option that is None was not given.
+    """Return the settings that the given options stand for; an option that is None was not given.
 
     Raises:
         ConfigError: `--select`, `--privacy` or `--quality` is not written as its help says.
@@ -72,7 +72,7 @@ def _written(option: str, value: str | float) -> str:
 
 
 def _named(option: str, value: str) -> Iterator[str]:
-    """`fedprof:alpha=10,fraction=0.1` as selection.name, selection.alpha and selection.fraction."""
+    """Yield `fedprof:alpha=10,fraction=0.1` as selection.name, .alpha and .fraction."""
     table, first, example = TABLES[option]
     name, colon, keys = value.partition(":")
     yield f"{table}.{first}={json.dumps(name.strip())}"
@@ -87,7 +87,7 @@ def _named(option: str, value: str) -> Iterator[str]:
 
 
 def _shares(value: str) -> str:
-    """`irrelevant:0.15,blurred:0.2` as a TOML table."""
+    """Return `irrelevant:0.15,blurred:0.2` as a TOML table."""
     shares: dict[str, float] = {}
     for part in value.split(","):
         name, _, share = (piece.strip() for piece in part.partition(":"))

@@ -32,11 +32,11 @@ class Own(NamedTuple):
     """Sites that bring their own data, and the code that may be their model."""
 
     sites: tuple[str, ...]
-    """NAME=SITE.toml each; the server's own file, if it needs one, as server=SERVER.toml."""
+    """Sites as NAME=SITE.toml; the server's own file, if it needs one, as server=SERVER.toml."""
     model: str | None
 
     def options(self) -> list[str]:
-        """As they were given."""
+        """Return the options as they were given."""
         model = ["--model", self.model] if self.sites and self.model else []
         return [*model, *(part for site in self.sites for part in ("--site", site))]
 

@@ -1,4 +1,4 @@
-"""Where the passphrase of the secret key comes from: a file, the environment, or the terminal."""
+"""Passphrase of the secret key: from a file, the environment, or the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GIVEN = "securefl passphrase"
 
 
 def from_environment() -> str | None:
-    """Returns what the environment holds or held when the command began, and takes it out.
+    """Return what the environment holds or held when the command began, and take it out.
 
     No process that is started later gets it.
     """
@@ -27,7 +27,7 @@ def from_environment() -> str | None:
 
 
 def no_core_dumps() -> None:
-    """From now on, a crash writes none of this process's memory to the disk."""
+    """Keep crashes from now on from writing this process's memory to the disk."""
     with suppress(ImportError):  # Windows has no such limit
         import resource
 
@@ -35,7 +35,7 @@ def no_core_dumps() -> None:
 
 
 def read_passphrase(file: Path | None, *, confirm: bool) -> str:
-    """The first line of `file`, else the environment's, else what is typed at the terminal.
+    """Return the first line of `file`, else the environment's, else what is typed.
 
     The environment's is taken out of it.
 
@@ -62,7 +62,7 @@ def read_passphrase(file: Path | None, *, confirm: bool) -> str:
 
 
 def read_own_passphrase(file: Path | None, identity: Path) -> str:
-    """As `read_passphrase`, but not from the environment: others on the machine may see that."""
+    """Read a passphrase, but not from the environment: others on the machine may see that."""
     no_core_dumps()
     if file is not None:
         return read_passphrase_file(file, "--passphrase-file")
@@ -73,7 +73,7 @@ def read_own_passphrase(file: Path | None, identity: Path) -> str:
 
 
 def read_passphrase_file(file: Path, option: str) -> str:
-    """The first line of a file that `option` names; ConfigError where there is none."""
+    """Return the first line of a file that `option` names; ConfigError where there is none."""
     return _required(_first_line(file, option), f"{option} {file}: its first line")
 
 

@@ -1,4 +1,4 @@
-"""`securefl privacy`: what noise an ε takes, before anything is trained."""
+"""`securefl privacy`: the noise that an ε takes, before anything is trained."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def show(run: Path) -> None:
 
 
 def _as_printed(sigma: float) -> float:
-    """Five digits, rounded up: with fewer an ε would be above the one that was asked for."""
+    """Round σ up to five digits: with fewer an ε would be above the one that was asked for."""
     return float(Context(prec=5, rounding=ROUND_CEILING).create_decimal(repr(sigma)))
 
 

@@ -1,4 +1,4 @@
-"""`securefl profiles`: whom a run selected and by which scores, and who could read what for it."""
+"""`securefl profiles`: clients that a run selected, their scores, and who could read what."""
 
 from __future__ import annotations
 

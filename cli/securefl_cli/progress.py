@@ -33,7 +33,7 @@ _asked = threading.Event()
 
 @contextmanager
 def remembered_interrupts() -> Iterator[None]:
-    """Within, a Ctrl-C that got lost is still known to `raise_if_interrupted`."""
+    """Remember a Ctrl-C within the block, where it got lost, for `raise_if_interrupted`."""
     _asked.clear()
     here = threading.current_thread() is threading.main_thread()
     # A shell's background job ignores SIGINT, and so does this.
@@ -48,13 +48,14 @@ def remembered_interrupts() -> Iterator[None]:
 
 
 def raise_if_interrupted() -> None:
-    """Between two rounds: KeyboardInterrupt where Ctrl-C has been pressed."""
+    """Raise KeyboardInterrupt, between two rounds, where Ctrl-C has been pressed."""
     if _asked.is_set():
         raise KeyboardInterrupt
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _asked.set()
+    # Noted before it is raised: Python may drop what is raised in a callback of C code.
     signal.default_int_handler(number, frame)
 
 
@@ -65,7 +66,7 @@ MEGABYTE = 1e6
 def progress_bar(
     label: str, rounds: int, done: int = 0, *, private: bool = False
 ) -> Iterator[Callable[[RoundMetrics], None]]:
-    """A bar on stderr, moved by the function that it gives; ten lines where that is no terminal.
+    """Show a bar on stderr and yield the function that moves it; ten lines without a terminal.
 
     Of a run with differential privacy it also says what that has cost.
     """
@@ -90,7 +91,7 @@ def progress_bar(
 
 
 def say_engine(words: str) -> None:
-    """Say on stderr what trains the clients."""
+    """Say on stderr which engine trains the clients."""
     click.echo(f"Engine: {words}", err=True)
 
 
@@ -101,7 +102,7 @@ def say_rate(words: str) -> None:
 
 @contextmanager
 def table_bar(rounds: int) -> Iterator[Callable[[PlannedRun, int], None]]:
-    """A bar on stderr over all runs' rounds together, moved by the function that it gives.
+    """Show a bar of all runs' rounds together, and yield the function that moves it.
 
     A line for each run where stderr is no terminal.
     """
@@ -129,7 +130,7 @@ def table_bar(rounds: int) -> Iterator[Callable[[PlannedRun, int], None]]:
 
 @contextmanager
 def steps_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr for each step that the function is told of; a line where it is no terminal.
+    """Show a bar for each step that the yielded function is told of; a line without a terminal.
 
     It is told a step's name, how much of it is done, and of how much.
     """

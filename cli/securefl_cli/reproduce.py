@@ -28,13 +28,13 @@ CHECKOUT = Path(__file__).parents[2] / "examples" / "recipes"
 
 
 def shipped_recipes(scale: str) -> dict[str, Path]:
-    """The files by their names, in order."""
+    """Return the shipped recipes' files by their names, in order."""
     folder = INSTALLED if INSTALLED.is_dir() else CHECKOUT
     return {path.stem: path for path in sorted((folder / scale).glob("*.toml"))}
 
 
 def find_recipe(name: str, scale: str) -> Path:
-    """The shipped recipe of that name, or the file of that path.
+    """Return the shipped recipe of that name, or the file of that path.
 
     Raises:
         ConfigError: neither exists.

@@ -198,21 +198,21 @@ def run(  # noqa: PLR0913, PLR0917
 
 
 class _Secrets(NamedTuple):
-    """Where the run's secrets lie."""
+    """Paths of the run's secrets."""
 
     keys: Path | None
     identities: tuple[Path, ...]
     passphrase_file: Path | None
 
     def options(self) -> list[str]:
-        """As they were given."""
+        """Return the options as they were given."""
         keys = ["--keys", str(self.keys)] if self.keys else []
         own = [part for directory in self.identities for part in ("--identity", str(directory))]
         file = ["--passphrase-file", str(self.passphrase_file)] if self.passphrase_file else []
         return [*keys, *own, *file]
 
     def settings(self) -> list[str]:
-        """The clients, by their identities."""
+        """Return the settings that name the clients, by their identities."""
         if not self.identities:
             return []
         from securefl_keys.identity import name_in
@@ -313,7 +313,7 @@ def _require_shipped(config_file: Path) -> None:
 
 
 def _saying_terms(config: Config) -> Callable[[str], None]:
-    """Returns a function that says the learning rate, and the engine that it is given."""
+    """Return a function that says the learning rate, and the engine that it is given."""
     from securefl.build.training import rate_said
 
     def say(engine: str) -> None:
@@ -334,7 +334,7 @@ def _watched(folder: Path, options: Sequence[str], work: Callable[[], Result]) -
 
 
 class _Keys(TypedDict, total=False):
-    """What `securefl.run` and `securefl.resume` take."""
+    """Arguments of `securefl.run` and `securefl.resume` for keys and identities."""
 
     keys: KeySet
     identities: Identities

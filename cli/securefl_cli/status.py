@@ -1,4 +1,4 @@
-"""`securefl status`: how a run stands, by its folder."""
+"""`securefl status`: standing of a run, read from its folder."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Key ceremony and key files: who makes the keys, and what each role is given."""
+"""Key ceremony and key files: makers of the keys, and the files that each role receives."""

@@ -1,4 +1,4 @@
-"""A bundle: what one role may hold, in one folder, under one signed list.
+"""Bundles: the files that one role may hold, in one folder, under one signed list.
 
 It is laid out as a key folder, so that `load_client` and `load_server` read it.
 """
@@ -30,9 +30,9 @@ BUNDLE_FORMAT: Literal["securefl-bundle/3"] = "securefl-bundle/3"
 
 
 MAX_FILES = 100
-"""In a folder, strangers included: each is named as a problem."""
+"""Number of files in a folder, strangers included: each is named as a problem."""
 MAX_BYTES = 8 * 1024 * 1024
-"""In all of them, which are held at once. A roster of 2000 members has 1.5 MB."""
+"""Number of bytes in all files, which are held at once. A roster of 2000 members has 1.5 MB."""
 
 
 CARDS: dict[Role, Path] = {
@@ -43,7 +43,7 @@ CARDS: dict[Role, Path] = {
 }
 """Place of the authority's card key, by role; its text is the same in all."""
 COMMON = (layout.CA_CERTIFICATE, layout.ROSTER, layout.POLICY)
-"""In every bundle; `layout.OFFICERS` too, where there are officers."""
+"""Files of every bundle; `layout.OFFICERS` too, where there are officers."""
 
 
 class BundledFile(BaseModel):
@@ -72,7 +72,7 @@ class Manifest(SignedFile):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle's texts, each read once. Nothing is believed before `problems` was exhausted."""
+    """Texts of a bundle, each read once. Nothing is believed before `problems` was exhausted."""
 
     ca: ConsortiumAuthority
     manifest: Manifest
@@ -81,7 +81,7 @@ class Bundle:
 
     @classmethod
     def read(cls, directory: Path, authority: str | None, at: datetime) -> Bundle:
-        """The folder's files; raises KeyFileError where there is no signed list of them."""
+        """Read the folder's files; raises KeyFileError where there is no signed list of them."""
         found = _regular_files(directory)
         if sum((directory / path).stat().st_size for path in found) > MAX_BYTES:
             raise KeyFileError(_TOO_LARGE)
@@ -89,7 +89,7 @@ class Bundle:
 
     @classmethod
     def of(cls, texts: dict[Path, str], authority: str | None, at: datetime) -> Bundle:
-        """These files; raises KeyFileError where there is no signed list of them."""
+        """Return the bundle of these files; raises KeyFileError where no signed list names them."""
         if len(texts) > MAX_FILES or sum(map(len, texts.values())) > MAX_BYTES:
             raise KeyFileError(_TOO_LARGE)
         for path in (layout.CA_CERTIFICATE, layout.MANIFEST):
@@ -103,7 +103,7 @@ class Bundle:
         return cls(ca, manifest, texts, at)
 
     def problems(self) -> Iterator[KeyFileError]:
-        """Everything that is wrong with it."""
+        """Yield everything that is wrong with the bundle."""
         listed = {Path(entry.path): entry for entry in self.manifest.files}
         expected = {CARDS[self.manifest.role], *COMMON}
         if set(listed) - {layout.OFFICERS} != expected or len(listed) != len(self.manifest.files):
@@ -124,20 +124,20 @@ class Bundle:
                 yield error
 
     def roster(self) -> VerifiedRoster:
-        """Raises as `VerifiedRoster.parse`."""
+        """Return the verified roster; raises as `VerifiedRoster.parse`."""
         return VerifiedRoster.parse(self.texts[layout.ROSTER], self.ca, self.at)
 
     def policy(self) -> PolicyFile:
-        """Raises as `SignedFile.verified`."""
+        """Return the signed policy; raises as `SignedFile.verified`."""
         return PolicyFile.verified(self.texts[layout.POLICY], self.ca)
 
     def officers(self) -> OfficersFile | None:
-        """None where the authority is the only one; raises as `SignedFile.verified`."""
+        """Return the officers, or None for the authority alone; raises as `SignedFile.verified`."""
         text = self.texts.get(layout.OFFICERS)
         return None if text is None else OfficersFile.verified(text, self.ca)
 
     def card_keys(self) -> CardKeys:
-        """The card keys of the officers in force; raises as `OfficersFile.card_keys`."""
+        """Return the card keys of the officers in force; raises as `OfficersFile.card_keys`."""
         own = parsed(self.texts[CARDS[self.manifest.role]], CardKey.from_json)
         officers = self.officers()
         return officers.card_keys(own, self.roster()) if officers else CardKeys((own,))
@@ -196,7 +196,7 @@ _TOO_LARGE = f"more files, or larger ones, than a bundle has: {_WAY_OUT}"
 def load_bundle(
     directory: Path, role: Role, authority: str | None = None, at: datetime | None = None
 ) -> Bundle:
-    """A folder's bundle in which nothing is wrong; raises as `require_sound`."""
+    """Load a folder's bundle, in which nothing is wrong; raises as `require_sound`."""
     bundle = Bundle.read(directory, authority, at or now())
     require_sound(bundle, role)
     return bundle

@@ -29,7 +29,7 @@ UNREADABLE = (
     x509.UnsupportedGeneralNameType,
     UserWarning,
 )
-"""What `cryptography` raises for X.509 that it does not read, or reads for the last time."""
+"""Errors of `cryptography` for X.509 that it does not read, or reads for the last time."""
 
 _ED25519 = bytes.fromhex("300506032b6570")
 _BIT_STRING = bytes.fromhex("034100")
@@ -37,7 +37,7 @@ _BIT_STRING = bytes.fromhex("034100")
 
 @contextmanager
 def strictly() -> Iterator[None]:
-    """Makes errors of `cryptography`'s warnings, such as of serial numbers below one."""
+    """Turn `cryptography`'s warnings, such as of serial numbers below one, into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         yield
@@ -58,7 +58,7 @@ def pem_blocks(text: str) -> list[str]:
 
 
 def read_pem(text: str) -> x509.Certificate:
-    """A certificate in its one text form; raises KeyFileError."""
+    """Return a certificate read from its one text form; raises KeyFileError."""
     certificate = _read(x509.load_pem_x509_certificate, text.encode())
     if pem_of(certificate) != text:
         raise KeyFileError("not a certificate in its one form: it was changed")
@@ -66,7 +66,7 @@ def read_pem(text: str) -> x509.Certificate:
 
 
 def read_der(data: bytes) -> x509.Certificate:
-    """Raises KeyFileError."""
+    """Return a certificate read from its DER bytes; raises KeyFileError."""
     return _read(x509.load_der_x509_certificate, data)
 
 
@@ -82,7 +82,7 @@ def _read(load: Callable[[bytes], x509.Certificate], data: bytes) -> x509.Certif
 
 
 def public_key_of(certificate: x509.Certificate) -> Ed25519PublicKey:
-    """Whom it is for; raises CertificateRefused for a key of another algorithm than ours."""
+    """Return the certified key; raises CertificateRefused for another algorithm than Ed25519."""
     try:
         key = certificate.public_key()
     except UNREADABLE:  # of an algorithm that `cryptography` does not know
@@ -93,17 +93,17 @@ def public_key_of(certificate: x509.Certificate) -> Ed25519PublicKey:
 
 
 def der_of(certificate: x509.Certificate) -> bytes:
-    """Its bytes."""
+    """Return a certificate's DER bytes."""
     return certificate.public_bytes(Encoding.DER)
 
 
 def pem_of(certificate: x509.Certificate) -> str:
-    """Its text."""
+    """Return a certificate's PEM text."""
     return certificate.public_bytes(Encoding.PEM).decode()
 
 
 CLOCK_SKEW = timedelta(hours=1)
-"""A certificate begins so much earlier, for machines whose clock is behind."""
+"""Time by which a certificate begins early, for machines whose clock is behind."""
 PublicKey: TypeAlias = Ed25519PublicKey | EllipticCurvePublicKey
 Extensions: TypeAlias = list[x509.Extension[x509.ExtensionType]]
 _USES = (
@@ -173,7 +173,7 @@ def extension(
 
 
 def has(certificate: x509.Certificate, extensions: Extensions) -> bool:
-    """Whether a certificate has these extensions, in this order, and no other."""
+    """Return whether a certificate has these extensions, in this order, and no other."""
     return list(certificate.extensions) == extensions
 
 
@@ -204,12 +204,12 @@ def require_issued(certificate: x509.Certificate, ca: x509.Certificate, consorti
 
 
 def is_current(certificate: x509.Certificate, at: datetime) -> bool:
-    """Whether it is valid at this time."""
+    """Return whether a certificate is valid at this time."""
     return certificate.not_valid_before_utc <= at <= certificate.not_valid_after_utc
 
 
 def require_current(certificate: x509.Certificate, at: datetime, what: str, way_out: str) -> None:
-    """Raises CertificateExpired where it is not valid at this time."""
+    """Raises CertificateExpired where the certificate is not valid at this time."""
     if not is_current(certificate, at):
         first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         raise CertificateExpired(

@@ -1,4 +1,4 @@
-"""The consortium's certificate authority, and the certificates that it issues, each for one role.
+"""Certificate authority of the consortium, and its certificates, each for one role.
 
 X.509 v3 with Ed25519 (RFC 8410). A chain is one link long and each certificate has exactly the
 extensions written here, so that checking one means comparing. `cryptography.x509.verification`
@@ -67,17 +67,17 @@ _EXTENDED_USES: dict[Role, list[x509.ObjectIdentifier]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConsortiumAuthority:
-    """A certificate authority, by its certificate."""
+    """A certificate authority, known by its certificate."""
 
     name: str
-    """The consortium's."""
+    """Name of the consortium."""
     certificate: x509.Certificate = field(repr=False)
     fingerprint: str
-    """SHA-256 of the certificate, in hex: what is compared aloud."""
+    """SHA-256 of the certificate, in hex, which people compare aloud."""
     public_key: Ed25519PublicKey = field(repr=False, hash=False)
 
     def require_fingerprint(self, fingerprint: str | None) -> None:
-        """Raises ForeignAuthority where it is not this one, if one was given."""
+        """Raises ForeignAuthority where a fingerprint is given and is not this authority's."""
         if fingerprint not in {None, self.fingerprint}:
             raise ForeignAuthority(
                 f"of authority {self.fingerprint[:16]}…, not of {str(fingerprint)[:16]}… as you "
@@ -94,20 +94,20 @@ class HolderCertificate(Holder):
     certificate: x509.Certificate = field(repr=False)
 
     def is_current(self, at: datetime) -> bool:
-        """Whether it is valid at this time."""
+        """Return whether the certificate is valid at this time."""
         return is_current(self.certificate, at)
 
     def require_current(self, at: datetime) -> None:
-        """Raises CertificateExpired where it is not valid at this time."""
+        """Raises CertificateExpired where the certificate is not valid at this time."""
         require_current(self.certificate, at, f"{self.name}'s certificate", way_out(self))
 
     def require_role(self, role: Role) -> None:
-        """Raises CertificateRefused where it is of another role."""
+        """Raises CertificateRefused where the certificate is of another role."""
         require_role(self, role)
 
 
 def way_out(holder: Holder) -> str:
-    """The way out of an expired certificate: the authority's last as long as its CA's."""
+    """Return the cure of an expired certificate: the authority's lasts as long as its CA's."""
     return _MAKE_NEW if holder.role == AUTHORITY.role else _RENEW
 
 
@@ -120,7 +120,7 @@ def require_role(holder: Holder, role: Role) -> None:
 
 
 def make_authority(name: str, key: Ed25519PrivateKey, at: datetime) -> x509.Certificate:
-    """A self-signed certificate authority; raises KeyFileError for a name that cannot be one."""
+    """Make a self-signed certificate authority; raises KeyFileError for an impossible name."""
     require_name(name, KeyFileError)
     extensions = _authority_extensions(key.public_key())
     builder = unissued(name, key.public_key(), extensions, lasting(at, AUTHORITY_LIFETIME))
@@ -134,7 +134,7 @@ def issue(
     public_key: Ed25519PublicKey,
     at: datetime,
 ) -> x509.Certificate:
-    """A certificate for one role, never valid for longer than the certificate authority's own."""
+    """Issue a certificate for one role, never valid for longer than the CA's own."""
     # The authority's identity lies beside the key that would renew it.
     usual = AUTHORITY_LIFETIME if holder == AUTHORITY else MEMBER_LIFETIME
     lifetime = min(usual, ca.certificate.not_valid_after_utc - at)
@@ -144,7 +144,7 @@ def issue(
 
 
 def read_authority(text: str, at: datetime) -> ConsortiumAuthority:
-    """The certificate authority in a file; whether it is the right one, its fingerprint tells.
+    """Read the certificate authority in a file; its fingerprint tells whether it is the right one.
 
     Raises:
         KeyFileError: no such certificate.
@@ -168,7 +168,9 @@ def read_authority(text: str, at: datetime) -> ConsortiumAuthority:
 
 
 def holder_certificate(certificate: x509.Certificate, ca: ConsortiumAuthority) -> HolderCertificate:
-    """A certificate found to be issued by this authority for a role. Dates are not looked at.
+    """Return the holder of a certificate that this authority has issued for a role.
+
+    Dates are not looked at.
 
     Raises:
         ForeignAuthority: not issued by it.

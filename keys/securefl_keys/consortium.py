@@ -1,4 +1,4 @@
-"""A consortium: its first files, and a key folder with them."""
+"""A new consortium: its first files, and a key folder with them."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from securefl_keys.subject import AUTHORITY
 
 @dataclass(frozen=True, slots=True)
 class NewConsortium:
-    """The texts of a consortium's first files."""
+    """Texts of a consortium's first files."""
 
     ca: ConsortiumAuthority
     secret: dict[Path, str] = field(repr=False)
-    """Sealed."""
+    """Texts with secrets, each sealed, by path."""
     public: dict[Path, str] = field(repr=False)
 
 
 def new_consortium(
     name: str, passphrase: str, policy: Policy, at: datetime | None = None
 ) -> NewConsortium:
-    """A certificate authority with an empty roster, and the identity of who opens totals.
+    """Make a certificate authority with an empty roster, and the identity that opens totals.
 
     Raises:
         ConfigError: the passphrase is empty, or the policy is looser than any may be.
@@ -72,7 +72,7 @@ def new_consortium(
 
 
 def lacking_transport(directory: Path, signer: Signer, passphrase: str) -> str | None:
-    """The authority's certificate file with the block for TLS that older releases did not write.
+    """Return the authority's certificate file with the TLS certificate that older releases lacked.
 
     None where the file has it already.
 
@@ -101,16 +101,16 @@ class MadeKeys:
 
 @dataclass(frozen=True, slots=True)
 class NewPair:
-    """The texts of a new key pair."""
+    """Texts of a new key pair."""
 
     card: CardKey
     secret: dict[Path, str] = field(repr=False)
-    """Sealed, but still for the authority alone."""
+    """Texts with secrets: sealed, but still for the authority alone."""
     public: dict[Path, str] = field(repr=False)
 
 
 def new_pair(passphrase: str, epoch: int = 1) -> NewPair:
-    """A fresh key pair of that epoch; raises ConfigError where the passphrase is empty."""
+    """Make a fresh key pair of that epoch; raises ConfigError where the passphrase is empty."""
     key = CardSecret.generate(epoch)
     card = key.public.to_json()
     secret = {layout.AUTHORITY_KEY: seal_secret(key, passphrase)}
@@ -123,7 +123,7 @@ def new_pair(passphrase: str, epoch: int = 1) -> NewPair:
 
 
 def write_all(directory: Path, secret: dict[Path, str], public: dict[Path, str]) -> None:
-    """New files in a new folder, secrets closed to other users; raises OSError."""
+    """Write new files into a new folder, secrets closed to other users; raises OSError."""
     closed = directory / layout.AUTHORITY
     closed.mkdir(parents=True)
     closed.chmod(0o700)

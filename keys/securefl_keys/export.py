@@ -1,4 +1,4 @@
-"""Bundles are written: only what its role may hold, and no secret."""
+"""Export of bundles: each with only the files that its role may hold, and no secret."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from securefl_keys.subject import ROLES, Role
 def export(
     directory: Path, role: Role, out: Path, passphrase: str, at: datetime | None = None
 ) -> Manifest:
-    """A new folder with what `role` may hold; it appears whole or not at all.
+    """Write a new folder with the files that `role` may hold; it appears whole or not at all.
 
     Raises:
         SecretFound: a file that was to be in it holds a secret.
@@ -51,7 +51,7 @@ def export(
 def export_all(
     directory: Path, out: Path, passphrase: str, at: datetime | None = None
 ) -> tuple[Manifest, ...]:
-    """As `export`, for each role a bundle in a new folder; all of them or none."""
+    """Write a bundle for each role into a new folder, as `export`; all of them or none."""
     signer = _signer_for(directory, out, passphrase, at or now())
     bundles = {role: bundle_texts(directory, role, signer) for role in _roles(signer.roster)}
     _write(
@@ -61,7 +61,7 @@ def export_all(
 
 
 def _roles(roster: VerifiedRoster) -> list[Role]:
-    """Roles that somebody has."""
+    """Return the roles that somebody has."""
     return [role for role in ROLES if role != "officer" or roster.officers()]
 
 
@@ -75,7 +75,7 @@ def _signer_for(directory: Path, out: Path, passphrase: str, at: datetime) -> Si
 
 
 def _without_secrets(directory: Path, role: Role) -> dict[Path, str]:
-    """The role's files; raises SecretFound."""
+    """Return the role's files; raises SecretFound."""
     require_not_older(directory, CARDS[role])
     officers = [layout.OFFICERS] if (directory / layout.OFFICERS).exists() else []
     texts = {path: text_of(directory / path) for path in (CARDS[role], *COMMON, *officers)}
@@ -86,7 +86,7 @@ def _without_secrets(directory: Path, role: Role) -> dict[Path, str]:
 
 
 def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]:
-    """What a bundle for that role holds now; raises as `export`."""
+    """Return the texts of a bundle for that role as it is now, by path; raises as `export`."""
     texts = _without_secrets(directory, role)
     keys = card_keys_in(directory, CARDS[role], signer.roster)
     with found_in(directory / layout.POLICY):

@@ -1,4 +1,4 @@
-"""The kinds of files in a key folder: how each is told, who holds it, what it says of itself."""
+"""Formats of the files in a key folder: marks, holder, and the facts that each states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from securefl_keys.sealed_secrets import (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a file says of itself."""
+    """Facts that a file states of itself."""
 
     key_id: str | None = None
     epoch: int | None = None
@@ -34,7 +34,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """One kind of file."""
+    """Description of one kind of file."""
 
     format: str
     what: str
@@ -148,7 +148,7 @@ KINDS = (*dict.fromkeys((_OFFICERS, *LAYOUT.values())), *OF_MATCHES, _MANIFEST)
 
 
 def kind_at(path: Path) -> FileFormat | None:
-    """What belongs there in a key folder or a bundle."""
+    """Return the format that belongs at a path of a key folder or bundle; None where none does."""
     if path == layout.MANIFEST:
         return _MANIFEST
     return _RELEASES if path.parent == layout.RELEASES else (LAYOUT | _MATCHES).get(path)

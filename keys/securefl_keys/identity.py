@@ -1,4 +1,4 @@
-"""An identity of a client or a server: made on its own machine, where the secret half stays.
+"""Identities of clients and servers: made on their own machine, where the secret half stays.
 
 DIR/identity.key    sealed with its own passphrase, mode 0600
 DIR/identity.csr    the signing request, for the consortium
@@ -48,13 +48,13 @@ class Identity(Holder, Held):
     private_key: Ed25519PrivateKey = field(repr=False)
     certificate_pem: str = field(repr=False)
     transport: x509.Certificate | None = field(repr=False)
-    """Of the key that `transport_key` derives; None in a folder of an older release."""
+    """Certificate of the key of `transport_key`; None in a folder of an older release."""
 
 
 def make_identities(
     parent: Path, names: Sequence[str], role: Role, passphrase: str
 ) -> tuple[JoinRequest, ...]:
-    """For each name a new folder with a new key and the request to join; all appear, or none.
+    """Make a new folder with a new key and a join request for each name; all appear, or none.
 
     Raises:
         RequestRefused: a name cannot be one, or is there twice; nobody joins in this role.
@@ -90,7 +90,7 @@ def _made(owner: Holder, passphrase: str) -> tuple[str, str]:
 
 
 def load_identity(directory: Path, passphrase: str) -> Identity:
-    """What its owner signs with. Whether the consortium still lists it, `listed` tells.
+    """Load the identity that its owner signs with; `listed` tells whether it is still a member.
 
     Raises:
         WrongPassphrase: another passphrase, or the key's file was changed.
@@ -113,9 +113,9 @@ def load_identity(directory: Path, passphrase: str) -> Identity:
 
 
 def load_identities(keys: Path, directories: Sequence[Path], passphrase: str) -> Identities:
-    """The clients of these folders, for a simulation under the consortium of the folder `keys`.
+    """Load the clients of these folders, to simulate the consortium of the folder `keys`.
 
-    Of whoever was revoked or has expired, every contribution is refused.
+    Every contribution of a client that was revoked or has expired is refused.
 
     Raises:
         WrongPassphrase: one has another passphrase.
@@ -131,7 +131,7 @@ def load_identities(keys: Path, directories: Sequence[Path], passphrase: str) ->
 
 
 def listed(directory: Path, roster: VerifiedRoster) -> HolderCertificate:
-    """The certificate in an identity's folder, found in the roster; needs no passphrase.
+    """Return the certificate in an identity's folder, found in the roster; needs no passphrase.
 
     The authority's own is in no roster, and is found to be the authority's.
 
@@ -157,7 +157,7 @@ def listed(directory: Path, roster: VerifiedRoster) -> HolderCertificate:
 
 
 def no_tls(holder: Holder) -> str:
-    """Why an identity of an older release takes part in no run over processes, and the way out."""
+    """Say why an identity of an older release joins no run over processes, and the way out."""
     way_out = "renew it: securefl keys renew request, then securefl keys renew approve"
     if holder.role == "authority":
         way_out = "the next securefl keys join approve, or renew approve, adds it"
@@ -165,7 +165,7 @@ def no_tls(holder: Holder) -> str:
 
 
 def name_in(directory: Path) -> str:
-    """Whose folder it is, by its key's header: nothing has vouched for it yet."""
+    """Return the owner's name in the header of the folder's key, which nothing vouches for yet."""
     return load_secret(directory / layout.IDENTITY_KEY, SealedIdentityKey.parse).name
 
 

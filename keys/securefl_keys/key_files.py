@@ -27,7 +27,7 @@ _Parsed = TypeVar("_Parsed")
 
 
 def load(path: Path, parse: Callable[[str], _Parsed]) -> _Parsed:
-    """What a file holds; every refusal names the file, and the way out."""
+    """Load and parse a file; every refusal names the file, and the way out."""
     try:
         return parsed(read(path), parse)
     except (ConfigError, WrongPassphrase) as error:
@@ -37,7 +37,7 @@ def load(path: Path, parse: Callable[[str], _Parsed]) -> _Parsed:
 
 
 def load_secret(path: Path, parse: Callable[[str], _Parsed]) -> _Parsed:
-    """As `load`; a file that other users may read is refused."""
+    """Load a secret file as `load` does; refuse one that other users may read."""
     if others_may_read(path):
         raise KeyFileError(f"{path}: {open_to_others(path)}")
     return load(path, parse)
@@ -54,7 +54,7 @@ def parsed(text: str, parse: Callable[[str], _Parsed]) -> _Parsed:
 
 
 def read(path: Path) -> str:
-    """A key file's text; raises KeyFileError without the path."""
+    """Return a key file's text; raises KeyFileError without the path."""
     try:
         if not path.is_file():
             raise KeyFileError("missing, or not a file")
@@ -66,7 +66,7 @@ def read(path: Path) -> str:
 
 
 def others_may_read(path: Path) -> bool:
-    """Whether other users of this machine may open it."""
+    """Return whether other users of this machine may open the file."""
     # Windows has no such bits and shows every file as open to all.
     try:
         return os.name == "posix" and bool(path.stat().st_mode & 0o077)
@@ -75,37 +75,37 @@ def others_may_read(path: Path) -> bool:
 
 
 def open_to_others(path: Path) -> str:
-    """What is wrong with a secret that others may read, and the command that closes it."""
+    """Say that others may read a secret, and which command closes it."""
     return f"other users may read it; close it with: chmod 600 {path}"
 
 
 def write_new(path: Path, text: str, mode: int) -> None:
-    """As `files.write_new`, of a text."""
+    """Write a text to a new file, as `files.write_new`."""
     files.write_new(path, text.encode(), mode)
 
 
 def replace(path: Path, text: str, mode: int) -> None:
-    """As `files.write_whole`, of a text. Only for a caller that holds a lock on the file."""
+    """Replace a file by a text, as `files.write_whole`. The caller must hold a lock on the file."""
     for left in path.parent.glob(f".{path.name}.*.partial"):  # of a process that was killed
         left.unlink(missing_ok=True)
     files.write_whole(path, text.encode(), mode)
 
 
 def lock_of(path: Path) -> Path:
-    """The empty file beside it that a process locks while it alone may change it."""
+    """Return the empty file beside it that a process locks while it alone may change it."""
     return path.with_name(f".{path.name}.lock")
 
 
 @contextmanager
 def appearing_whole(directory: Path) -> Iterator[Path]:
-    """A sibling to write in, which at the end becomes `directory`, or on any error vanishes."""
+    """Yield a sibling to write in: it becomes `directory` at the end, or vanishes on any error."""
     with appearing_together([directory]) as (building,):
         yield building
 
 
 @contextmanager
 def appearing_together(directories: Sequence[Path]) -> Iterator[list[Path]]:
-    """As `appearing_whole` for several folders: all of them appear, or none."""
+    """Yield siblings of several folders, as `appearing_whole`: all of them appear, or none."""
     with ExitStack() as undo:
         buildings = [_begun(directory, undo) for directory in directories]
         yield buildings
@@ -119,7 +119,7 @@ def appearing_together(directories: Sequence[Path]) -> Iterator[list[Path]]:
 
 
 def _settle_all(building: Path) -> None:
-    """Puts the names in it on the disk, before its own."""
+    """Sync the names in the folder to the disk, before the folder's own."""
     for folder in (building, *(path for path in building.rglob("*") if path.is_dir())):
         files.settle(folder)
 
@@ -140,7 +140,7 @@ def _remove_if_empty(directory: Path) -> None:
 
 @contextmanager
 def found_in(path: Path | str) -> Iterator[None]:
-    """Puts the path before what a refusal says."""
+    """Put the path before the text of a refusal."""
     try:
         yield
     except KeyFileError as error:
@@ -148,14 +148,14 @@ def found_in(path: Path | str) -> Iterator[None]:
 
 
 def text_of(path: Path) -> str:
-    """A file's text, of at most 4 MiB; raises KeyFileError."""
+    """Return a file's text, of at most 4 MiB; raises KeyFileError."""
     with found_in(path):
         return read(path)
 
 
 _MARKS = re.compile(rb"securefl-[a-z-]{0,32}secret-key/|PRIVATE KEY-----")
 _WORDS = (b"secret-key/", b"PRIVATE KEY-----")
-"""Each mark has one; a search for marks is slow, and most files have none."""
+"""Words of which each mark has one; a search for marks is slow, and most files have none."""
 
 
 def require_no_secret(content: bytes) -> None:

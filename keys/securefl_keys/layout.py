@@ -45,16 +45,16 @@ REPLACED = {
     AUTHORITY_PUBLIC_KEY: Path("authority/parameters.json"),
     SERVER_KEY: Path("server/parameters.json"),
 }
-"""Files that older releases had in the place of these, under another name."""
+"""Files of older releases in the place of these, under another name."""
 
 MATCH_KEY = Path("authority/match.key")
 MATCH_PARAMETERS = Path("server/match.json")
 MATCH_PUBLIC_KEY = Path("clients/match-public.key")
 RELEASES = Path("authority/releases")
-"""These four are of older releases, which had a key for profile matches, and of no use."""
+"""Files of older releases, these four, which had a key for profile matches: of no use now."""
 
 LOG = Path("authority/log")
-"""Of what a process has opened and refused with the keys."""
+"""Log of openings and refusals of the process that holds the authority's keys."""
 
 IDENTITY_KEY = Path("identity.key")
 IDENTITY_REQUEST = Path("identity.csr")
@@ -63,11 +63,11 @@ IDENTITY_CERTIFICATE = Path("identity.crt")
 OFFICER_BUNDLE = Path("bundle.json")
 """The newest bundle that the server has passed on to an officer, beside its identity."""
 OFFICER_LOG = Path("log")
-"""Of what an officer has answered and refused, in the folder of its identity."""
+"""Log of an officer's answers and refusals, in the folder of its identity."""
 
 
 def card_secret_of(epoch: int) -> Path:
-    """Where an officer's identity folder has its card secret of that epoch."""
+    """Return the place of an officer's card secret of that epoch in its identity folder."""
     return Path(f"card-{epoch}.key")
 
 
@@ -79,7 +79,7 @@ CA_CERTIFICATE = Path("consortium/ca.crt")
 ROSTER = Path("consortium/roster.json")
 POLICY = Path("consortium/policy.json")
 OFFICERS = Path("consortium/officers.json")
-"""Where there are more than the authority."""
+"""List of officers, where there are more than the authority."""
 CONSORTIUM_FILES = (
     CA_KEY,
     AUTHORITY_IDENTITY,
@@ -88,7 +88,7 @@ CONSORTIUM_FILES = (
     ROSTER,
     POLICY,
 )
-"""A folder without a consortium has none of them."""
+"""Files that a folder without a consortium lacks."""
 KEPT_BY_AUTHORITY = (AUTHORITY_KEY, CA_KEY, AUTHORITY_IDENTITY, AUTHORITY_CERTIFICATE)
 """Files that no bundle has."""
 MANIFEST = Path("consortium/manifest.json")

@@ -42,7 +42,7 @@ from securefl_keys.subject import MEMBER_ROLES, Role
 
 @contextmanager
 def alone(directory: Path, role: Literal["authority", "officer"] = "authority") -> Iterator[None]:
-    """For the one process that opens with these keys: two would not know of each other's totals.
+    """Lock out any other process that opens with these keys: it would not know of our totals.
 
     `directory` is the key folder, or the folder of an officer's identity.
 
@@ -60,10 +60,10 @@ def alone(directory: Path, role: Literal["authority", "officer"] = "authority") 
 
 
 class FolderKeeper(Held):
-    """The authority's key folder, which `securefl keys` may change meanwhile."""
+    """Reader of the authority's key folder, which `securefl keys` may change meanwhile."""
 
     def __init__(self, directory: Path, passphrase: str) -> None:
-        """Nothing is read before `now`."""
+        """Read nothing before `now`."""
         self._directory = directory
         self._passphrase = passphrase
         self._seen: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class FolderKeeper(Held):
         self._lock = Lock()
 
     def now(self) -> MemberStanding:
-        """See `Keeper.now`."""
+        """Return the standing of members now: see `Keeper.now`."""
         with self._lock:
             self._read_again()
             return self._standing
@@ -103,12 +103,15 @@ class FolderKeeper(Held):
         names = officers.names if officers else ALONE
         bundles = {r: _files(bundle_texts(self._directory, r, signer)) for r in MEMBER_ROLES}
         age = roster.file.epoch, roster.file.version
+        # A restored backup would bring back a revoked member, so an older folder is refused.
         if age < self._age:
             raise KeyFileError(
                 f"{self._directory}: of epoch and roster version {age}, and {self._age} was in "
                 "force already: put the newest files back"
             )
         self._age = age
+        # The opener holds the clients' cards; it is kept while its key stays, or they would be
+        # lost.
         if self._opener is None or self._opener.key_id != keys.public.key_id:
             self._opener = _opener(keys)
         self._standing = MemberStanding(
@@ -137,25 +140,25 @@ _TEXTS = TypeAdapter(dict[str, str])
 
 @dataclass(frozen=True, slots=True)
 class RosterTrust:
-    """Who is who by a roster, at the time of the question."""
+    """Holders of certificates by a roster, at the time of the question."""
 
     roster: VerifiedRoster
     officer_names: tuple[str, ...] = field(default=ALONE, kw_only=True)
 
     def holder(self, certificate: x509.Certificate, role: Role) -> str:
-        """See `Trust.holder`."""
+        """Return the holder of a certificate: see `Trust.holder`."""
         return self._now().holder_of(certificate, role).name
 
     def transport_holder(self, certificate: x509.Certificate, role: Role) -> str:
-        """See `Trust.transport_holder`."""
+        """Return the holder of a certificate for TLS: see `Trust.transport_holder`."""
         return self._now().transport_holder_of(certificate, role).name
 
     def clients(self) -> Roster:
-        """See `Trust.clients`."""
+        """Return the clients in force: see `Trust.clients`."""
         return self._now().identities()
 
     def officers(self) -> tuple[str, ...]:
-        """Names of the officers in force, in order; the first is the authority."""
+        """Return the names of the officers in force, in order; the first is the authority."""
         return self.officer_names
 
     def _now(self) -> VerifiedRoster:
@@ -168,11 +171,11 @@ class SoundBundle(RosterTrust):
 
     bundle: Bundle
     card_keys: CardKeys = field(repr=False)
-    """See `network.trust.Bundle.card_keys`."""
+    """Card keys of the officers in force: see `network.trust.Bundle.card_keys`."""
 
     @classmethod
     def load(cls, directory: Path, role: Role) -> SoundBundle:
-        """The folder's; raises KeyFileError, or what its subclass says."""
+        """Load the folder's bundle; raises KeyFileError, or a subclass that says more."""
         return cls._of(load_bundle(directory, role))
 
     @classmethod
@@ -183,7 +186,7 @@ class SoundBundle(RosterTrust):
 
     @property
     def ca(self) -> ConsortiumAuthority:
-        """Who has signed it."""
+        """Certificate authority that has signed the bundle."""
         return self.bundle.ca
 
     @property
@@ -193,11 +196,11 @@ class SoundBundle(RosterTrust):
 
     @property
     def policy(self) -> Policy:
-        """The consortium's signed policy."""
+        """Signed policy of the consortium."""
         return self.bundle.policy().policy()
 
     def newer(self, files: str) -> SoundBundle:
-        """See `network.trust.Bundle.newer`."""
+        """Return the bundle in `files` if it is newer: see `network.trust.Bundle.newer`."""
         after = self.of_any_age(files)
         if after.age < self.age:
             raise KeyFileError(
@@ -225,7 +228,7 @@ class SoundBundle(RosterTrust):
 def process_identity(
     directory: Path, passphrase: str, ca: ConsortiumAuthority, role: Role
 ) -> ProcessIdentity:
-    """Who a process is, by its own folder.
+    """Return the identity of a process, from its own folder.
 
     Raises:
         ForeignAuthority, CertificateRefused: another consortium's, or for another role.

@@ -1,4 +1,4 @@
-"""Each role loads its part of a key folder."""
+"""Loading of a key folder: each role reads its own part."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from securefl_keys.signer import finish_rotation, require_one_epoch
 
 
 def load_client(directory: Path) -> CardKeys:
-    """What a client holds; raises KeyFileError."""
+    """Load the card keys that a client holds; raises KeyFileError."""
     return card_keys_in(directory, layout.CLIENT_KEY)
 
 
 def load_server(directory: Path) -> CardKeys:
-    """What the server holds; raises KeyFileError."""
+    """Load the card keys that the server holds; raises KeyFileError."""
     return card_keys_in(directory, layout.SERVER_KEY)
 
 
 def load_authority(directory: Path, passphrase: str) -> CardSecret:
-    """What the authority holds.
+    """Load the secret key that the authority holds.
 
     Raises:
         WrongPassphrase: another passphrase, or the file was changed.
@@ -46,18 +46,18 @@ def load_authority(directory: Path, passphrase: str) -> CardSecret:
 
 @dataclass(frozen=True, slots=True)
 class AuthorityKeys(Held):
-    """All that the authority's process goes by."""
+    """Keys and policy that the authority's process goes by."""
 
     secret: CardSecret = field(repr=False)
-    """The authority's own: of the first officer, or of the only one."""
+    """Secret card key of the authority: of the first officer, or of the only one."""
     public: CardKeys
-    """All officers' card keys."""
+    """Card keys of all officers."""
     policy: Policy | None
-    """The consortium's; None where there is none."""
+    """Policy of the consortium; None where there is none."""
 
 
 def load_all(directory: Path, passphrase: str) -> KeySet:
-    """The key of cards, checked against each role's file, and the consortium's policy.
+    """Load the key of cards, checked against each role's file, and the consortium's policy.
 
     Raises:
         WrongPassphrase: another passphrase, or the secret key's file was changed.
@@ -76,7 +76,7 @@ def load_all(directory: Path, passphrase: str) -> KeySet:
 
 
 def load_authority_keys(directory: Path, passphrase: str) -> AuthorityKeys:
-    """The authority's keys, checked against each role's file and the consortium's.
+    """Load the authority's keys, checked against each role's file and the consortium's.
 
     Raises:
         WrongPassphrase: another passphrase, or the secret key's file was changed.
@@ -92,7 +92,7 @@ def load_authority_keys(directory: Path, passphrase: str) -> AuthorityKeys:
 
 
 def card_keys_in(directory: Path, path: Path, roster: VerifiedRoster | None = None) -> CardKeys:
-    """The officers' card keys, of whom the authority's lies at `path`.
+    """Load the officers' card keys, of whom the authority's lies at `path`.
 
     Raises:
         KeyFileError: a file is missing or damaged, or they do not go together.
@@ -112,7 +112,7 @@ def _card_key(directory: Path, path: Path) -> CardKey:
 
 
 def _policy_in_force(directory: Path) -> Policy | None:
-    """The consortium's policy, where there is one; raises KeyFileError for files of two epochs."""
+    """Return the consortium's policy, where there is one; raises KeyFileError for two epochs."""
     if (directory / layout.ROSTER).exists():
         require_one_epoch(directory, now())
     signed = (directory / layout.POLICY).exists()

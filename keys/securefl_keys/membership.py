@@ -1,4 +1,4 @@
-"""Who is let into the consortium, and who is taken out."""
+"""Membership: members let into the consortium, and taken out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JoinApproval:
 
     request: JoinRequest
     certificate: Path
-    """Where the certificate goes: a file that is not there yet."""
+    """File for the certificate, which is not there yet."""
 
 
 def approve(
@@ -92,7 +92,7 @@ def issued(
 def without(
     roster: VerifiedRoster, name: str, at: datetime
 ) -> tuple[tuple[str, ...], tuple[Revoked, ...]]:
-    """The roster's certificates without that member, and the revoked ones with it.
+    """Return the roster's certificates without that member, and the revoked ones with it.
 
     Raises:
         UnknownClient, CertificateRevoked: no such member, or revoked before.

@@ -34,7 +34,7 @@ from securefl_keys.subject import AUTHORITY, MAX_NAME_BYTES
 
 CARD_FORMAT: Literal["securefl-officer-card/1"] = "securefl-officer-card/1"
 _SIGNED_AS = b"SecureFL officer card 1\0"
-"""Before what is signed: the identity key signs messages too, which start otherwise."""
+"""Prefix of the signed text: the identity key signs messages too, which start otherwise."""
 
 
 class OfficerCard(BaseModel):
@@ -48,14 +48,14 @@ class OfficerCard(BaseModel):
 
     @classmethod
     def signing(cls, officer: ListedOfficer, key: Ed25519PrivateKey) -> OfficerCard:
-        """The file of this officer."""
+        """Sign the card key of this officer."""
         unsigned = cls(format=CARD_FORMAT, officer=officer, signature="")
         signature = encoded(key.sign(unsigned.to_be_signed()))
         return unsigned.model_copy(update={"signature": signature})
 
     @classmethod
     def parse(cls, text: str) -> OfficerCard:
-        """The file, whoever signed it; raises KeyFileError."""
+        """Parse the file, whoever signed it; raises KeyFileError."""
         anew = "make it anew, with: securefl keys officers card"
         file = parsed_file(cls, text, "no card key of an officer", anew)
         if file.text() != text:
@@ -89,7 +89,7 @@ class OfficerCard(BaseModel):
             )
 
     def text(self) -> str:
-        """The file's one form."""
+        """Return the file's one text form."""
         return json.dumps(self._fields() | {"signature": self.signature}, indent=1) + "\n"
 
     def to_be_signed(self) -> bytes:
@@ -147,16 +147,16 @@ class OfBundle(Protocol):
 
     @property
     def card_keys(self) -> CardKeys:
-        """The card keys of the officers in force."""
+        """Card keys of the officers in force."""
 
     def officers(self) -> tuple[str, ...]:
-        """Their names, in the same order."""
+        """Return the officers' names, in the order of `card_keys`."""
 
 
 def load_officer(
     directory: Path, bundle: OfBundle, passphrase: str
 ) -> tuple[CardSecret, int, Quorum]:
-    """An officer's secret of the epoch in force, its number from 0, and the quorum.
+    """Load an officer's secret of the epoch in force, its number from 0, and the quorum.
 
     Secrets of earlier epochs are deleted: nothing is sealed to them any more.
 
@@ -194,7 +194,7 @@ def load_officer(
 
 
 def card_secrets(directory: Path) -> dict[int, Path]:
-    """The secrets in an officer's folder, by epoch."""
+    """Return the secrets in an officer's folder, by epoch."""
     found = {path.stem.removeprefix("card-"): path for path in directory.glob("card-*.key")}
     return {int(epoch): path for epoch, path in sorted(found.items()) if epoch.isdecimal()}
 
@@ -221,11 +221,11 @@ class ListedOfficer(BaseModel):
 
     @classmethod
     def of(cls, name: str, key: CardKey) -> ListedOfficer:
-        """An officer of this name and key."""
+        """Return the entry of an officer of this name and key."""
         return cls(name=name, card=CardKeyFile.model_validate_json(key.to_json()))
 
     def key(self) -> CardKey:
-        """The card key; raises KeyFileError where it is damaged."""
+        """Return the card key; raises KeyFileError where it is damaged."""
         return CardKey.from_json(self.card.model_dump_json())
 
 
@@ -236,12 +236,12 @@ class OfficersFile(SignedFile):
 
     format: Literal["securefl-officers/1"]
     needed: Annotated[int, Field(ge=1, le=MOST_OFFICERS)]
-    """k: so many of them open sums."""
+    """Quorum k: number of officers that together open a sum."""
     officers: Annotated[tuple[ListedOfficer, ...], Field(min_length=1, max_length=MOST_OFFICERS)]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In order, the authority first."""
+        """Names in order, the authority first."""
         return tuple(officer.name for officer in self.officers)
 
     def told(self) -> str:
@@ -251,7 +251,7 @@ class OfficersFile(SignedFile):
         return f"{self.needed} of {len(self.names)} officers open sums: {', '.join(self.names)}"
 
     def card_keys(self, own: CardKey, roster: VerifiedRoster) -> CardKeys:
-        """All card keys, found to go with the authority's and with the roster.
+        """Return all card keys, found to go with the authority's and with the roster.
 
         Raises:
             KeyFileError: officer 1 has another key, somebody is no officer by the roster, or the
@@ -277,7 +277,7 @@ class OfficersFile(SignedFile):
 
 
 def load_officers(directory: Path, at: datetime) -> OfficersFile | None:
-    """The officers in a key folder or a bundle; None where there never was one.
+    """Load the officers in a key folder or a bundle; None where there never was one.
 
     Whether they go with roster and keys, `OfficersFile.card_keys` tells.
 

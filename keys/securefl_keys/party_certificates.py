@@ -49,7 +49,7 @@ from securefl_keys.subject import ROLES, Holder, Role, holder_uri
 
 INFO = b"SecureFL transport key 1"
 SEED_BYTES = 48
-"""128 bits more than the curve's order has, so that the reduction favours no key."""
+"""Number of bytes of the seed: 128 bits over the curve's order, so that no key is favoured."""
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """Number of points of P-256."""
 
@@ -62,7 +62,7 @@ def transport_key(identity: Ed25519PrivateKey) -> ec.EllipticCurvePrivateKey:
 
 
 def is_p256(key: object) -> bool:
-    """Whether it is a public key on P-256."""
+    """Return whether it is a public key on P-256."""
     return isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
 
 
@@ -86,7 +86,7 @@ _USES: dict[Role, list[x509.ObjectIdentifier]] = {
 }
 _IDENTITY = "urn:securefl:identity:"
 _KEPT = 1024
-"""Certificates whose holders are kept: a server asks for each caller's role several times."""
+"""Number of certificates whose holders are kept: a server asks for each caller's role often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +99,15 @@ class TransportCertificate(Holder):
     certificate: x509.Certificate = field(repr=False)
 
     def require_current(self, at: datetime) -> None:
-        """Raises CertificateExpired where it is not valid at this time."""
+        """Raises CertificateExpired where the certificate is not valid at this time."""
         require_current(self.certificate, at, f"{self.name}'s certificate for TLS", way_out(self))
 
     def require_role(self, role: Role) -> None:
-        """Raises CertificateRefused where it is of another role."""
+        """Raises CertificateRefused where the certificate is of another role."""
         require_role(self, role)
 
     def require_identity(self, identity: HolderCertificate) -> None:
-        """Raises CertificateRefused where it is not bound to this identity."""
+        """Raises CertificateRefused where the certificate is not bound to this identity."""
         bound = (self.name, self.role, self.identity)
         if bound != (identity.name, identity.role, identity.key_id):
             raise CertificateRefused(
@@ -185,11 +185,11 @@ class CertificateFile:
 
     identity: x509.Certificate = field(repr=False)
     transport: x509.Certificate | None = field(repr=False)
-    """None in a file of an older release."""
+    """Certificate for TLS; None in a file of an older release."""
 
     @classmethod
     def parse(cls, text: str) -> CertificateFile:
-        """Raises KeyFileError where a block is no certificate in its one form, or one too many."""
+        """Parse the PEM blocks; raises KeyFileError for a block not in its one form or too many."""
         blocks = pem_blocks(text)
         if len(blocks) > 2:
             raise KeyFileError(f"it holds {len(blocks)} certificates, and a party has two")
@@ -198,7 +198,7 @@ class CertificateFile:
 
     @property
     def text(self) -> str:
-        """PEM, the identity first."""
+        """PEM text, the identity first."""
         return pem_of(self.identity) + (pem_of(self.transport) if self.transport else "")
 
 

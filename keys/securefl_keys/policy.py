@@ -28,12 +28,12 @@ SENT = (
     "fnr/*",
     "profile/score",
 )
-"""The messages of SecureFL's algorithms. An algorithm of your own needs a rule of its own."""
+"""Messages of SecureFL's algorithms. An algorithm of your own needs a rule of its own."""
 DEFAULT = Policy(rules=tuple(OpeningRule(names) for names in SENT))
 
 
 class RuleTable(BaseModel):
-    """As `OpeningRule`."""
+    """One rule of the policy, as `OpeningRule`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -42,7 +42,7 @@ class RuleTable(BaseModel):
 
 
 class PolicyTable(BaseModel):
-    """As `Policy`, within the bounds that no policy may leave. Nothing has a default."""
+    """Policy within the bounds that none may leave, as `Policy`. Nothing has a default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -51,7 +51,7 @@ class PolicyTable(BaseModel):
     rules: Annotated[tuple[RuleTable, ...], Field(strict=False, min_length=1, max_length=100)]
 
     def policy(self) -> Policy:
-        """What the authority enforces."""
+        """Return the policy that the authority enforces."""
         return Policy(
             self.min_contributions,
             self.openings_per_run,
@@ -66,19 +66,19 @@ class PolicyFile(PolicyTable, VersionedFile):
 
 
 def stated(policy: Policy) -> dict[str, Any]:
-    """The fields of its file; raises ConfigError where it leaves the bounds of `PolicyTable`."""
+    """Return the fields of the policy's file; raises ConfigError out of `PolicyTable`'s bounds."""
     own = asdict(policy)
     del own["read"]  # is the settings' affair
     return parse_tables(PolicyTable, own).model_dump()
 
 
 def read_policy(path: Path) -> Policy:
-    """A policy in TOML; raises ConfigError for an unknown, missing or wrong key."""
+    """Read a policy in TOML; raises ConfigError for an unknown, missing or wrong key."""
     return parse_tables(PolicyTable, read_tables(path), f"{path}: ").policy()
 
 
 def load_policy(directory: Path, at: datetime | None = None) -> PolicyFile:
-    """The policy in a key folder or a bundle.
+    """Load the policy in a key folder or a bundle.
 
     Raises:
         KeyFileError: and its subclasses, as `SignedFile.verified`.

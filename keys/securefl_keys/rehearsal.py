@@ -14,7 +14,7 @@ from securefl_keys.officers import make_card
 from securefl_keys.rotation import set_officers
 
 KEYS, BUNDLES, PASSPHRASE = "keys", "bundles", "passphrase"
-"""What lies in the folder, beside a folder for each member."""
+"""Names in the folder, beside a folder for each member."""
 
 
 def make_consortium(

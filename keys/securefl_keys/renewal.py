@@ -1,4 +1,4 @@
-"""Certificates' dates, and new certificates for the keys that members have.
+"""Dates of certificates, and new certificates for the keys that members have.
 
 A member writes its request anew; the authority issues certificates of new dates and lists them in
 the place of the old. Name, role and identity key stay, so nothing of a run changes.
@@ -32,29 +32,29 @@ from securefl_keys.signer import changing, finish_rotation, open_signer
 from securefl_keys.subject import key_id_of
 
 SOON = timedelta(days=30)
-"""Before a certificate's end, when its holder is told to renew it."""
+"""Time before a certificate's end from which its holder is told to renew it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dates:
-    """When one certificate is valid."""
+    """Dates between which one certificate is valid."""
 
     whose: str
     use: str
-    """What the certificate is for."""
+    """Purpose of the certificate."""
     first: datetime | None
-    """None where there is no such certificate."""
+    """First second; None where there is no such certificate."""
     last: datetime | None
 
     def told(self, at: datetime) -> str:
-        """The dates, and how far their end is away at this time, in words."""
+        """Return the dates, and how far their end is away at this time, in words."""
         if self.first is None or self.last is None:
             return "none"
         return f"{self.first:%Y-%m-%d} to {self.last:%Y-%m-%d}, {_left(self.last, at)}"
 
 
 def dates_in(directory: Path, at: datetime) -> Iterator[Dates]:
-    """Of every certificate in a key folder, a bundle, or an identity's own folder.
+    """Yield the dates of every certificate in a key folder, a bundle, or an identity's folder.
 
     Raises:
         KeyFileError: a file is missing or damaged.
@@ -76,7 +76,7 @@ def dates_in(directory: Path, at: datetime) -> Iterator[Dates]:
 
 
 def is_identity(directory: Path) -> bool:
-    """Whether it is the folder of one identity."""
+    """Return whether the folder is one identity's."""
     try:
         return (directory / layout.IDENTITY_KEY).is_file()
     except OSError:  # a name that no disk takes
@@ -84,7 +84,7 @@ def is_identity(directory: Path) -> bool:
 
 
 def ending(certificate: x509.Certificate, at: datetime) -> str:
-    """When it ends, in words, where that is soon; empty where it is not."""
+    """Return when a certificate ends, in words, where that is soon; empty where it is not."""
     last = certificate.not_valid_after_utc
     return f"{last:%Y-%m-%d %H:%M} UTC, {_left(last, at)}" if last - at < SOON else ""
 

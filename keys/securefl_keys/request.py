@@ -47,7 +47,7 @@ _ECDSA_WITH_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")
 
 
 def is_low(signature: bytes) -> bool:
-    """Whether s is not above half of the order; raises ValueError for what is no signature."""
+    """Return whether s is at most half of the order; raises ValueError for no signature."""
     _, s = decode_dss_signature(signature)
     return s <= ORDER // 2
 
@@ -65,17 +65,17 @@ _DAMAGED = "no signing request in PEM, or a damaged one"
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest(Holder):
-    """What somebody asks for; whether it is them, comparing the fingerprint tells."""
+    """A request to join; comparing the fingerprint tells whether it is its sender's."""
 
     public_key: Ed25519PublicKey = field(repr=False)
     transport_key: EllipticCurvePublicKey | None = field(repr=False)
-    """None in a request of an older release."""
+    """Key for TLS; None in a request of an older release."""
     fingerprint: str
     """SHA-256 of the public keys. Each block's signature binds name and role to its key."""
 
 
 def make_request(holder: Holder, key: Ed25519PrivateKey) -> str:
-    """The request as PEM; raises RequestRefused for a name or a role that cannot join."""
+    """Make the request as PEM; raises RequestRefused for a name or a role that cannot join."""
     require_name(holder.name, RequestRefused)
     if holder.role not in MEMBER_ROLES:
         raise RequestRefused(f"nobody joins as {holder.role}: it is made with the consortium")
@@ -97,7 +97,7 @@ def _signed_in_one_form(
 
 
 def read_request(text: str) -> JoinRequest:
-    """The request in a file, signed by the keys that it is for; raises RequestRefused."""
+    """Read the request in a file, signed by the keys that it is for; raises RequestRefused."""
     text = text.replace("\r\n", "\n")  # as mail programs leave it
     first, *more = pem_blocks(text)
     request, key = _identity_block(first)

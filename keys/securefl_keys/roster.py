@@ -1,4 +1,4 @@
-"""The roster: who are the consortium's clients, servers and officers, signed by its authority."""
+"""Roster: the consortium's clients, servers and officers, signed by its authority."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_MEMBERS = 2000
 
 
 class Revoked(BaseModel):
-    """A member that was one."""
+    """A former member."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -50,11 +50,11 @@ class Revoked(BaseModel):
 
 
 class RosterFile(VersionedFile):
-    """The roster as it is written."""
+    """Roster file as it is written."""
 
     format: Literal["securefl-roster/2"]
     certificates: Annotated[tuple[str, ...], Field(max_length=MAX_MEMBERS)]
-    """DER in base64, in the order of joining."""
+    """Certificates as DER in base64, in the order of joining."""
     revoked: Annotated[tuple[Revoked, ...], Field(max_length=MAX_MEMBERS)]
 
 
@@ -65,13 +65,16 @@ class VerifiedRoster:
     ca: ConsortiumAuthority
     file: RosterFile = field(repr=False)
     members: dict[str, HolderCertificate]
-    """By name, also those whose certificate has expired."""
+    """Members by name, also those whose certificate has expired."""
     at: datetime
-    """When: decides who has expired."""
+    """Time that decides which certificates have expired."""
 
     @classmethod
     def parse(cls, text: str, ca: ConsortiumAuthority, at: datetime) -> VerifiedRoster:
-        """Raises as `SignedFile.verified`; CertificateRefused where it lists what it may not."""
+        """Parse and check a roster; raises as `SignedFile.verified`.
+
+        CertificateRefused, too, where it lists what it may not.
+        """
         file = RosterFile.verified(text, ca)
         members: dict[str, HolderCertificate] = {}
         for written in file.certificates:
@@ -88,7 +91,7 @@ class VerifiedRoster:
         return cls(ca, file, members, at)
 
     def expirations(self) -> Iterator[str]:
-        """Of each member whose certificate is not valid at this time, why."""
+        """Yield the reason for each member whose certificate is not valid at this time."""
         for member in self.members.values():
             try:
                 member.require_current(self.at)
@@ -96,7 +99,7 @@ class VerifiedRoster:
                 yield str(error)
 
     def member(self, name: str) -> HolderCertificate:
-        """A client, a server or an officer that may take part.
+        """Return a client, a server or an officer that may take part.
 
         Raises:
             CertificateExpired, CertificateRevoked, UnknownClient: it may not, and why.
@@ -110,7 +113,7 @@ class VerifiedRoster:
         return self.members[name]
 
     def holder_of(self, certificate: x509.Certificate, role: Role) -> HolderCertificate:
-        """Who shows this certificate, found to have that role now.
+        """Return the member that shows this certificate, found to have that role now.
 
         It is the roster's, or another of the same key, as an earlier one of a renewed member: both
         must be valid at this time.
@@ -137,7 +140,7 @@ class VerifiedRoster:
     def transport_holder_of(
         self, certificate: x509.Certificate, role: Role
     ) -> TransportCertificate:
-        """Who shows this certificate in TLS, found to have that role now, with that identity.
+        """Return the member of this TLS certificate, found to have that role and identity now.
 
         Raises as `holder_of`.
         """
@@ -157,15 +160,15 @@ class VerifiedRoster:
             raise CertificateRevoked(f"the key {key_id[:16]}… of {name!r} was revoked")
 
     def clients(self) -> list[HolderCertificate]:
-        """Its clients, also those whose certificate has expired."""
+        """Return its clients, also those whose certificate has expired."""
         return [member for member in self.members.values() if member.role == "client"]
 
     def officers(self) -> list[HolderCertificate]:
-        """Its officers, in force or not, also those whose certificate has expired."""
+        """Return its officers, in force or not, also those whose certificate has expired."""
         return [member for member in self.members.values() if member.role == "officer"]
 
     def identities(self) -> Roster:
-        """For the checks on messages: every client whose certificate is valid at this time."""
+        """Return the clients whose certificate is valid at this time, for checks on messages."""
         clients = self.clients()
         current = [client for client in clients if client.is_current(self.at)]
         return Roster(
@@ -178,7 +181,7 @@ class VerifiedRoster:
 def load_roster(
     directory: Path, authority: str | None = None, at: datetime | None = None
 ) -> VerifiedRoster:
-    """The verified roster in a key folder or a bundle.
+    """Load the verified roster in a key folder or a bundle.
 
     Args:
         directory: the folder.
@@ -199,7 +202,7 @@ def load_roster(
 def load_authority_certificate(
     directory: Path, authority: str | None, at: datetime
 ) -> ConsortiumAuthority:
-    """The certificate in the folder; raises ForeignAuthority where it has another fingerprint."""
+    """Load the folder's CA certificate; raises ForeignAuthority for another fingerprint."""
     path = directory / layout.CA_CERTIFICATE
     text = text_of(path)
     with found_in(path):
@@ -209,5 +212,5 @@ def load_authority_certificate(
 
 
 def listing(certificates: list[x509.Certificate]) -> tuple[str, ...]:
-    """Certificates as a roster lists them."""
+    """Return certificates as a roster lists them."""
     return tuple(encoded(der_of(certificate)) for certificate in certificates)

@@ -72,13 +72,13 @@ def sign_policy(
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """The officers of the next epoch beside the authority."""
+    """Officers of the next epoch beside the authority."""
 
     cards: tuple[OfficerCard, ...]
     needed: int
 
     def signed(self, signer: Signer, own: CardKey, at: datetime) -> str:
-        """The file of officers, the authority first, where each card key is its officer's.
+        """Sign the file of officers, the authority first, where each card key is its officer's.
 
         Raises as `set_officers`.
         """
@@ -106,7 +106,7 @@ def rotate(
     at: datetime | None = None,
     cards: Sequence[OfficerCard] = (),
 ) -> NewPair:
-    """A new key pair; roster, policy and officers signed for the new epoch.
+    """Make a new key pair; sign roster, policy and officers for the new epoch.
 
     Args:
         directory: the key folder, where the keys were made.
@@ -131,7 +131,7 @@ def set_officers(
     needed: int = 1,
     at: datetime | None = None,
 ) -> NewPair:
-    """A new epoch with these officers beside the authority; without any, it is alone.
+    """Begin a new epoch with these officers beside the authority; without any, it is alone.
 
     Args:
         directory: the key folder, where the keys were made.
@@ -198,7 +198,7 @@ def _delete_unused(directory: Path) -> None:
 def _kept(
     old: OfficersFile | None, cards: Sequence[OfficerCard], revoking: str | None
 ) -> Panel | None:
-    """The officers as they were, with these card keys; None where there never was one."""
+    """Return the officers as they were, with these card keys; None where there never was one."""
     names = old.names[1:] if old else ()
     if revoking in names:
         raise KeyFileError(

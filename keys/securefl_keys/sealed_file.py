@@ -35,12 +35,12 @@ SALT_BYTES = 16
 KEY_BYTES = 32
 
 MAX_WORK_KIB = 1024 * 1024
-"""Passes times memory that a file may ask for: some seconds, not minutes."""
+"""Most passes times memory, in KiB, that a file may ask for: some seconds, not minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class KdfCost:
-    """What one guess at a passphrase costs."""
+    """Cost of one guess at a passphrase."""
 
     iterations: int
     lanes: int
@@ -48,7 +48,7 @@ class KdfCost:
 
 
 def measured(cost: KdfCost) -> str:
-    """The costs in words, with the time of one guess on this machine."""
+    """Return the costs in words, with the time of one guess on this machine."""
     started = time.perf_counter()
     KdfHeader.fresh(cost).derive("a guess")
     seconds = time.perf_counter() - started
@@ -71,7 +71,7 @@ class KdfHeader(BaseModel):
 
     @classmethod
     def fresh(cls, cost: KdfCost) -> KdfHeader:
-        """These costs, and a new salt."""
+        """Return a header of these costs and a new salt."""
         return cls(
             name="argon2id",
             iterations=cost.iterations,
@@ -81,7 +81,7 @@ class KdfHeader(BaseModel):
         )
 
     def derive(self, passphrase: str) -> bytes:
-        """The AES-256 key.
+        """Derive the AES-256 key.
 
         Raises:
             ConfigError: the passphrase is empty or is no text.
@@ -123,19 +123,19 @@ def _passphrase_bytes(passphrase: str) -> bytes:
 NONCE_BYTES = 12
 
 KDF_COST = KdfCost(iterations=3, lanes=4, memory_kib=64 * 1024)
-"""The second recommended option of RFC 9106, section 4."""
+"""Costs of the second recommended option of RFC 9106, section 4."""
 
 
 class SealedFile(BaseModel):
-    """What all kinds have. All but the ciphertext is readable without the passphrase."""
+    """Fields that all kinds have. All but the ciphertext is readable without the passphrase."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     holders: ClassVar[tuple[Role, ...]] = ("authority",)
     use: ClassVar[str]
-    """What the key is for, and nothing else."""
+    """Purpose of the key, and nothing else."""
     serialisation: ClassVar[str]
-    """Of the plaintext: what reads it."""
+    """Serialisation of the plaintext: the format that reads it."""
     replaced: ClassVar[tuple[str, ...]] = ()
     """Names of older formats, without their version, whose place this one has taken."""
 
@@ -153,7 +153,7 @@ class SealedFile(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The header, and a ciphertext not yet opened.
+        """Parse the header, and a ciphertext not yet opened.
 
         Raises:
             KeyFileError: not a sealed secret key, or costs out of bounds.
@@ -179,7 +179,7 @@ class SealedFile(BaseModel):
         role: Role = "authority",
         **fields: Any,
     ) -> str:
-        """The text of a file with these fields and a fresh salt and nonce."""
+        """Return the text of a file with these fields and a fresh salt and nonce."""
         nonce = os.urandom(NONCE_BYTES)
         file = cls(
             role=role,
@@ -199,19 +199,19 @@ class SealedFile(BaseModel):
 
     @property
     def origin(self) -> Origin:
-        """The key's epoch, and when it was made."""
+        """Epoch of the key, and when it was made."""
         return Origin(self.epoch, self.created)
 
     def header(self) -> dict[str, Any]:
-        """Every field but the ciphertext."""
+        """Return every field but the ciphertext."""
         return self.model_dump(exclude={"ciphertext"})
 
     def associated_data(self) -> bytes:
-        """The header as canonical JSON."""
+        """Return the header as canonical JSON."""
         return canonical(self.header())
 
     def opened(self, passphrase: str) -> bytes:
-        """What was sealed.
+        """Open the ciphertext and return what was sealed.
 
         Raises:
             WrongPassphrase: another passphrase, or a field was changed.

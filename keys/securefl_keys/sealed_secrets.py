@@ -25,18 +25,18 @@ class _SealedCardKey(SealedFile):
 
 @final
 class SealedKey(_SealedCardKey):
-    """The authority's secret key that opens cards."""
+    """Sealed file of the authority's secret key that opens cards."""
 
 
 @final
 class SealedOfficerKey(_SealedCardKey):
-    """An officer's secret key that opens cards."""
+    """Sealed file of an officer's secret key that opens cards."""
 
     holders: ClassVar[tuple[Role, ...]] = ("officer",)
 
 
 def seal_secret(key: CardSecret, passphrase: str) -> str:
-    """The text of a file that only `passphrase` opens, for the authority.
+    """Seal the authority's key in the text of a file that only `passphrase` opens.
 
     Raises:
         ConfigError: the passphrase is empty or is no text.
@@ -45,12 +45,12 @@ def seal_secret(key: CardSecret, passphrase: str) -> str:
 
 
 def seal_officer_secret(key: CardSecret, passphrase: str) -> str:
-    """The text of a file that only `passphrase` opens, for an officer; raises as `seal_secret`."""
+    """Seal an officer's key as `seal_secret` does the authority's; raises as `seal_secret`."""
     return _sealed(SealedOfficerKey, key, passphrase, "officer")
 
 
 def open_secret(text: str, passphrase: str) -> CardSecret:
-    """The key in a file that `seal_secret` wrote.
+    """Open the key in a file that `seal_secret` wrote.
 
     Raises:
         WrongPassphrase: another passphrase, or a field was changed.
@@ -61,7 +61,7 @@ def open_secret(text: str, passphrase: str) -> CardSecret:
 
 
 def open_officer_secret(text: str, passphrase: str) -> CardSecret:
-    """The key in a file that `seal_officer_secret` wrote; raises as `open_secret`."""
+    """Open the key in a file that `seal_officer_secret` wrote; raises as `open_secret`."""
     return _opened(SealedOfficerKey.parse(text), passphrase)
 
 
@@ -97,7 +97,7 @@ class _SealedEd25519(SealedFile):
 
 @final
 class SealedCaKey(_SealedEd25519):
-    """The key that issues certificates and signs the consortium's files."""
+    """Sealed file of the key that issues certificates and signs the consortium's files."""
 
     use: ClassVar[str] = "certificates"
 
@@ -106,7 +106,7 @@ class SealedCaKey(_SealedEd25519):
 
 @final
 class SealedIdentityKey(_SealedEd25519):
-    """The key by which a client, a server or the authority is known."""
+    """Sealed file of the key by which a client, a server or the authority is known."""
 
     holders: ClassVar[tuple[Role, ...]] = ROLES
     use: ClassVar[str] = "signatures"
@@ -116,7 +116,7 @@ class SealedIdentityKey(_SealedEd25519):
 
     @property
     def owner(self) -> Holder:
-        """Whose key it is."""
+        """Holder of the key."""
         return Holder(self.name, self.role)
 
 
@@ -124,7 +124,7 @@ _Sealed = TypeVar("_Sealed", SealedCaKey, SealedIdentityKey)
 
 
 def seal_ca_key(key: Ed25519PrivateKey, passphrase: str) -> str:
-    """The text of a file that only `passphrase` opens; raises ConfigError where it is empty."""
+    """Seal the CA's key for `passphrase` alone; raises ConfigError where that is empty."""
     return SealedCaKey.sealing(
         key.private_bytes_raw(),
         passphrase,
@@ -135,7 +135,7 @@ def seal_ca_key(key: Ed25519PrivateKey, passphrase: str) -> str:
 
 
 def seal_identity_key(key: Ed25519PrivateKey, owner: Holder, passphrase: str) -> str:
-    """As `seal_ca_key`, for an identity."""
+    """Seal an identity's key, as `seal_ca_key`."""
     return SealedIdentityKey.sealing(
         key.private_bytes_raw(),
         passphrase,
@@ -148,12 +148,12 @@ def seal_identity_key(key: Ed25519PrivateKey, owner: Holder, passphrase: str) ->
 
 
 def open_ca_key(text: str, passphrase: str) -> Ed25519PrivateKey:
-    """The key in a file that `seal_ca_key` wrote; raises as `open_secret`."""
+    """Open the key in a file that `seal_ca_key` wrote; raises as `open_secret`."""
     return _opened_ed25519(SealedCaKey.parse(text), passphrase)
 
 
 def open_identity_key(text: str, passphrase: str) -> tuple[Holder, Ed25519PrivateKey]:
-    """Owner and key in a file that `seal_identity_key` wrote; raises as `open_secret`."""
+    """Open owner and key in a file that `seal_identity_key` wrote; raises as `open_secret`."""
     file = SealedIdentityKey.parse(text)
     return file.owner, _opened_ed25519(file, passphrase)
 

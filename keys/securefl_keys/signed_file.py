@@ -27,7 +27,7 @@ from securefl_keys.certificates import ConsortiumAuthority
 
 SIGNATURE_BYTES = 64
 _DOMAIN = b"securefl-signed-file/1\n"
-"""Before what is signed. A certificate, the other thing that this key signs, starts otherwise."""
+"""Prefix of the signed bytes, with which no certificate, the other thing signed, begins."""
 
 Counting = Annotated[int, Field(ge=1, lt=2**31)]
 
@@ -36,27 +36,27 @@ _BY_SIGNING = {"consortium", "authority", "created", "signature"}
 
 
 class SignedFile(BaseModel):
-    """What all signed files have."""
+    """Fields that all signed files have."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     anew: ClassVar[str] = "make the consortium anew, with: securefl keys init DIR --consortium NAME"
-    """The way out of an older one."""
+    """Way out of a file of an older version."""
 
     format: str
     consortium: str
     authority: Sha256
-    """Fingerprint of the certificate of who signed it."""
+    """Fingerprint of the signer's certificate."""
     created: Moment
     epoch: Counting
-    """Number of the keys that it goes with."""
+    """Number of the keys that the file goes with."""
     signature: str
 
     @classmethod
     def signing(
         cls, ca: ConsortiumAuthority, key: Ed25519PrivateKey, at: datetime, **fields: Any
     ) -> str:
-        """The text of a file with these fields."""
+        """Sign a file with these fields and return its text."""
         known = {"consortium": ca.name, "authority": ca.fingerprint, "created": moment(at)}
         unsigned = cls.model_validate(known | fields | {"signature": ""})
         signature = encoded(key.sign(unsigned.to_be_signed()))
@@ -64,12 +64,12 @@ class SignedFile(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The file, whoever signed it; raises KeyFileError."""
+        """Parse the file, whoever signed it; raises KeyFileError."""
         return parsed_file(cls, text, "not such a file", cls.anew)
 
     @classmethod
     def verified(cls, text: str, ca: ConsortiumAuthority) -> Self:
-        """The file, as this authority signed it.
+        """Parse the file and require that this authority signed it.
 
         Raises:
             KeyFileError: no such file, or an older version's.
@@ -94,17 +94,17 @@ class SignedFile(BaseModel):
     def signed_anew(
         self, ca: ConsortiumAuthority, key: Ed25519PrivateKey, at: datetime, **changes: Any
     ) -> str:
-        """The text of a file that differs in these fields, and in who signed it and when."""
+        """Return the text of a newly signed file that differs in these fields, signer and time."""
         kept = {name: value for name, value in self if name not in _BY_SIGNING}
         return self.signing(ca, key, at, **kept | changes)
 
     def text(self) -> str:
-        """The file's one form."""
+        """Return the file's one text form."""
         fields = self._fields() | {"signature": self.signature}
         return json.dumps(fields, indent=1) + "\n"
 
     def to_be_signed(self) -> bytes:
-        """What the signature is over."""
+        """Return the bytes that the signature is over."""
         return _DOMAIN + canonical(self._fields())
 
     def _fields(self) -> dict[str, Any]:
@@ -112,12 +112,12 @@ class SignedFile(BaseModel):
 
 
 class VersionedFile(SignedFile):
-    """One of which there is one after the other."""
+    """A signed file that newer versions succeed."""
 
     version: Counting
-    """One more with each change."""
+    """Number of the version: one more with each change."""
 
 
 def now() -> datetime:
-    """The time on this machine."""
+    """Return the time on this machine."""
     return datetime.now(UTC)

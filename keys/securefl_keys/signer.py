@@ -1,4 +1,4 @@
-"""The opened certificate authority of a key folder, and how its files change together.
+"""Opened certificate authority of a key folder, and the change of all its files together.
 
 `.next` appears whole. From then on the change has happened, and whoever uses the keys next finishes
 what a crash has left undone. Who only looks changes nothing.
@@ -57,19 +57,19 @@ LOCK_TIMEOUT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Signer(Held):
-    """The certificate authority's key, and the roster that it has signed last."""
+    """Key of the certificate authority, and the roster that it has signed last."""
 
     roster: VerifiedRoster
     key: Ed25519PrivateKey = field(repr=False)
 
     @property
     def ca(self) -> ConsortiumAuthority:
-        """Its certificate."""
+        """Certificate of the authority."""
         return self.roster.ca
 
 
 def open_signer(directory: Path, passphrase: str, at: datetime) -> Signer:
-    """What signs for the consortium.
+    """Open the certificate authority's key, which signs for the consortium.
 
     Raises:
         WrongPassphrase: another passphrase, or the key's file was changed.
@@ -91,7 +91,7 @@ def open_signer(directory: Path, passphrase: str, at: datetime) -> Signer:
 
 @contextmanager
 def changing(directory: Path) -> Iterator[None]:
-    """For one process at a time; raises KeyFileError where nothing can be changed."""
+    """Hold the folder's lock, for one process; raises KeyFileError where nothing can be changed."""
     if not (directory / layout.ROSTER).is_file():
         raise KeyFileError(
             f"{directory}: has no consortium: make one with: securefl keys init DIR --consortium "
@@ -124,19 +124,19 @@ def finish_rotation(directory: Path) -> None:
 
 @contextmanager
 def settled(directory: Path) -> Iterator[None]:
-    """All files are of one epoch, and nobody changes one meanwhile; raises KeyFileError."""
+    """Hold all files at one epoch, changed by nobody meanwhile; raises KeyFileError."""
     with locked(directory):
         finish_locked(directory)
         yield
 
 
 def pending(directory: Path) -> bool:
-    """Whether a rotation is under way, or was cut off."""
+    """Return whether a rotation is under way, or was cut off."""
     return any(left_by_rotation(directory))
 
 
 def left_by_rotation(directory: Path) -> Iterator[Path]:
-    """Yields `.next`, which holds what is in force, and what a killed process left half-written."""
+    """Yield `.next`, which holds what is in force, and files that a killed process half-wrote."""
     if lexists(directory / NEXT):
         yield directory / NEXT
     yield from _unfinished(directory)
@@ -149,21 +149,24 @@ def require_settled(directory: Path) -> None:
 
 
 def _unfinished(directory: Path) -> Iterator[Path]:
-    """What a process that was killed while it wrote has left: it was never in force."""
+    """Return what a process that was killed while it wrote has left: it was never in force."""
     return directory.glob(f".{NEXT}.*")
 
 
 def finish_locked(directory: Path) -> None:
-    """As `finish_rotation`, for who holds the lock."""
+    """Finish a rotation as `finish_rotation` does; the caller holds the lock."""
     ready = directory / NEXT
     try:
         for path in left_by_rotation(directory):
+            # A link is refused before anything is moved or deleted through it.
             _require_no_link(path)
         for left in _unfinished(directory):
             shutil.rmtree(left)
         if not ready.is_dir():
             return
         moved = [path.relative_to(ready) for path in sorted(ready.rglob("*")) if path.is_file()]
+        # Each move is atomic, and `.next` goes last: whatever was not yet moved is moved by the
+        # next caller.
         for path in moved:
             (ready / path).replace(directory / path)
         for folder in {(directory / path).parent for path in moved}:
@@ -177,7 +180,7 @@ def finish_locked(directory: Path) -> None:
 
 
 def _require_no_link(left: Path) -> None:
-    """A link would move files of somebody's choice into the folder, or from it."""
+    """Refuse a link, which would move files of somebody's choice into the folder, or from it."""
     for path in (left, *left.rglob("*")):
         if path.is_symlink():
             raise KeyFileError(
@@ -187,7 +190,7 @@ def _require_no_link(left: Path) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """For one process at a time; raises KeyFileError where nothing can be changed."""
+    """Hold the folder's lock for one process; raises KeyFileError where nothing can be changed."""
     path = directory / layout.AUTHORITY_KEY
     if not path.parent.is_dir():
         raise KeyFileError(f"{path}: missing: only the folder in which the keys were made has it")

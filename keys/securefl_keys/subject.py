@@ -21,28 +21,28 @@ from securefl.io.text import can_name_a_folder, printable
 Role = Literal["client", "server", "authority", "officer"]
 ROLES: tuple[Role, ...] = get_args(Role)
 MEMBER_ROLES: tuple[Role, ...] = ("client", "server", "officer")
-"""Who joins, and is listed in the roster."""
+"""Roles that join, and are listed in the roster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose key it is."""
+    """Owner of a key: role and name."""
 
     name: str
     role: Role
 
 
 AUTHORITY = Holder("authority", "authority")
-"""Made with the consortium. No member may have its name."""
+"""Owner made with the consortium. No member may have its name."""
 
 
 def subject(name: str) -> x509.Name:
-    """The name as a certificate has it."""
+    """Return the name as a certificate has it."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def alternative_name(holder: Holder) -> x509.SubjectAlternativeName:
-    """Role and name as a URI: a name need not be a host's, and as a URI any text can be one."""
+    """Return role and name as a URI: a name need not be a host's, and any text can be a URI."""
     return x509.SubjectAlternativeName([x509.UniformResourceIdentifier(holder_uri(holder))])
 
 
@@ -54,7 +54,7 @@ def holder_uri(holder: Holder) -> str:
 MAX_NAME_BYTES = 64  # RFC 5280's bound for a common name
 _BETWEEN = frozenset(" -_.,'@()&+")
 _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"), "CJK")
-"""Scripts that are written together."""
+"""Scripts that are written together, under the name that stands for all."""
 
 
 def require_name(name: str, refusal: type[KeyFileError]) -> None:
@@ -69,7 +69,7 @@ def require_name(name: str, refusal: type[KeyFileError]) -> None:
 
 
 def _of_one_script(name: str) -> bool:
-    """Whether an eye can tell what it reads: no Cyrillic letter among Latin ones, none unseen."""
+    """Return whether an eye can tell what it reads: one script, and no unseen letter."""
     scripts = set()
     for character in name:
         kind, (script, *said) = unicodedata.category(character), _called(character)
@@ -81,17 +81,17 @@ def _of_one_script(name: str) -> bool:
 
 
 def _called(character: str) -> list[str]:
-    """As Unicode calls it: the script first."""
+    """Return the words of the character's Unicode name: the script first."""
     return unicodedata.name(character, "NONE").split(" ")
 
 
 def alike(name: str) -> str:
-    """The same for names that an ear or an eye takes for one: 'Alice' and 'alice'."""
+    """Return one key for names that an ear or an eye takes for one: 'Alice' and 'alice'."""
     return unicodedata.normalize("NFKC", name).casefold()
 
 
 def key_id_of(key: Ed25519PublicKey) -> str:
-    """SHA-256 of the SubjectPublicKeyInfo, as other tools print it too."""
+    """Return the SHA-256 of the SubjectPublicKeyInfo, as other tools print it too."""
     return digest(key_info(key))
 
 
@@ -107,12 +107,12 @@ def fingerprint_of(identity: Ed25519PublicKey, transport: EllipticCurvePublicKey
 
 
 def readable(fingerprint: str) -> str:
-    """In groups of four, to be read aloud."""
+    """Return a fingerprint in groups of four, to be read aloud."""
     return " ".join(fingerprint[i : i + 4] for i in range(0, len(fingerprint), 4))
 
 
 def typed(text: str) -> str:
-    """A whole fingerprint as somebody typed it, with spaces or colons; raises ConfigError."""
+    """Parse a whole fingerprint as typed, with spaces or colons; raises ConfigError."""
     fingerprint = re.sub(r"[\s:]", "", text).lower()
     if not re.fullmatch(r"[0-9a-f]{64}", fingerprint):
         raise ConfigError(

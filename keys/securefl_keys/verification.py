@@ -1,4 +1,4 @@
-"""What lies in a key folder, checked completely, and what its holder can and cannot do."""
+"""Complete check of a key folder, and of what its holder can and cannot do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from securefl_keys.signer import (
 from securefl_keys.subject import Role
 
 MAX_ENTRIES = 10_000
-"""In a folder: in those of older releases each rotation left two files."""
+"""Most entries in a folder: in those of older releases each rotation left two files."""
 MAX_BYTES = 64 * 1024 * 1024
 UNUSED = (
     "of no use any more: profiles are sealed under one-time keys, as sums are; delete it (the next "
@@ -52,12 +52,12 @@ class Description:
     """One file of a key folder."""
 
     path: Path
-    """Relative to the key folder."""
+    """Path relative to the key folder."""
     what: str
     holder: str
-    """The role that may hold such a file."""
+    """Role that may hold such a file."""
     pair: str
-    """The key pair that it is of: `cards`, `consortium`, or none where nobody can tell."""
+    """Key pair of the file: `cards`, `consortium`, or none where nobody can tell."""
     facts: Facts
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Description:
 
 
 def describe(directory: Path) -> list[Description]:
-    """Every file in a key folder and what is wrong with it; needs no passphrase, changes nothing.
+    """Describe every file in a key folder and what is wrong; needs no passphrase, changes nothing.
 
     A role's own machine has its own folder alone, so a missing role is no problem. In a bundle no
     secret is missing, and each that is there is a problem.
@@ -160,7 +160,7 @@ def _misplaced(path: Path, kind: FileFormat, home: Path | None) -> list[str]:
 
 
 def _compared(descriptions: list[Description]) -> list[Description]:
-    """The same, with a problem added where a key id is not that of the pair's first file."""
+    """Return the same, with a problem where a key id is not that of the pair's first file."""
     firsts: dict[str, Description] = {}
     for entry in descriptions:
         if entry.pair and entry.facts.key_id is not None:
@@ -177,19 +177,19 @@ def _mixed(entry: Description, first: Description) -> Description:
 
 @dataclass(frozen=True, slots=True)
 class FolderVerdict:
-    """What was found."""
+    """Findings of `verify` about a bundle or a key folder."""
 
     what: str
     ca: ConsortiumAuthority | None
-    """Who signed it; None where nobody did."""
+    """Authority that signed it; None where nobody did."""
     role: Role | None
-    """Whom a bundle is for."""
+    """Role that a bundle is for."""
     roster: VerifiedRoster | None
     can: tuple[str, ...]
     cannot: tuple[str, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """What is in order, and not enough for everything."""
+    """Remarks on what is in order, and not enough for everything."""
     officers: str = ""
     """Names of several officers and their quorum, in words; empty where the authority is alone."""
 
@@ -231,7 +231,7 @@ WITH_OFFICERS = {
     CAN["authority"][1]: "add up keys of sums, with a secret key that is in no bundle",
     CAN["owner"][0]: "add up keys of sums as the first officer, with the passphrase",
 }
-"""Said in the place of these where sums need several officers."""
+"""Words in the place of these where sums need several officers."""
 WITH_IDENTITY: dict[Role, str] = {
     "client": "sign contributions as",
     "server": "show that it is the server",
@@ -247,7 +247,7 @@ def verify(
     at: datetime | None = None,
     passphrase: str | None = None,
 ) -> FolderVerdict:
-    """All that can be found wrong with a bundle or a key folder.
+    """Find all that can be found wrong with a bundle or a key folder.
 
     Args:
         directory: the folder.

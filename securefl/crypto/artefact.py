@@ -1,4 +1,4 @@
-"""Text that files of keys have in common: labels, epochs, times, digests, Base64."""
+"""Common text of key files: labels, epochs, times, digests, Base64."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from securefl.io.json import require_plain
 
 
 def encoded(data: bytes) -> str:
-    """Standard alphabet, with padding."""
+    """Return Base64 in the standard alphabet, with padding."""
     return base64.b64encode(data).decode()
 
 
 def decoded(text: str, n_bytes: int | None = None) -> bytes:
-    """The bytes of a key file's field; raises KeyFileError, also for another length."""
+    """Return the bytes of a key file's field; raises KeyFileError, also for another length."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -40,31 +40,31 @@ File = TypeVar("File", bound=BaseModel)
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Epoch = Annotated[int, Field(ge=1, le=MAX_EPOCH)]
 Moment = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
-"""In UTC."""
+"""Time in UTC."""
 
 
 def moment(at: datetime) -> str:
-    """A time as files write it."""
+    """Return a time as files write it."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which of a consortium's keys a key is, and since when."""
+    """Number and date of one of a consortium's keys."""
 
     epoch: int
-    """From 1; one more with each rotation."""
+    """Epoch from 1; one more with each rotation."""
     created: str
-    """UTC, `YYYY-MM-DDThh:mm:ssZ`."""
+    """Time in UTC, `YYYY-MM-DDThh:mm:ssZ`."""
 
     @classmethod
     def now(cls, epoch: int = 1) -> Origin:
-        """Of a key that is being made."""
+        """Return the origin of a key that is being made."""
         return cls(epoch, moment(datetime.now(UTC)))
 
 
 class _Labelled(BaseModel):
-    """The label of any file; the rest is not looked at."""
+    """Label of any file; the rest is not looked at."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -116,10 +116,10 @@ def parsed_file(
 
 
 def canonical(fields: dict[str, Any]) -> bytes:
-    """Fields as JSON with sorted keys, no spaces, in ASCII."""
+    """Return the fields as JSON with sorted keys, no spaces, in ASCII."""
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
 def digest(*parts: bytes) -> str:
-    """SHA-256 in hex. It tells damage, not forgery."""
+    """Return the SHA-256 in hex. It tells damage, not forgery."""
     return hashlib.sha256(b"".join(parts)).hexdigest()

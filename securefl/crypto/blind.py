@@ -53,13 +53,13 @@ class BlindText:
 
     @property
     def bound(self) -> bytes:
-        """Return the bytes that the ciphertext is bound to."""
+        """Bytes that the ciphertext is bound to."""
         return self.message + self.about
 
 
 @final
 class ContentKey(Held):
-    """Key of one total. Whoever makes it wraps it for clients, and has no other use for it."""
+    """Key of one total. Its maker wraps it for clients, and has no other use for it."""
 
     def __init__(self, key: bytes, text: BlindText) -> None:
         """Use `sealing` or `unwrapped`."""
@@ -70,7 +70,7 @@ class ContentKey(Held):
     def sealing(cls, content: bytes, message: bytes, about: bytes) -> ContentKey:
         """Return a fresh key, with the ciphertext of this content under it.
 
-        It follows from random bytes and from all that is sealed (compare `base.fresh_nonce`).
+        It follows from random bytes and from all that is sealed (compare `sums.fresh_nonce`).
         """
         parts = os.urandom(_KEY_BYTES), content, message, about
         seed = _digest(_FRESH, parts)

@@ -1,4 +1,4 @@
-"""The secret half of a card key: made, held and used by the authority or an officer alone."""
+"""Secret half of a card key: made, held and used by the authority or an officer alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LATTICE_SEED_BYTES, _CURVE_BYTES = 64, 32
 
 @final
 class CardSecret(Held):
-    """The secret half: it opens cards. What the authority holds, and nobody else."""
+    """Secret half of a card key, which opens cards. The authority holds it, and nobody else."""
 
     def __init__(
         self, lattice: MLKEM768PrivateKey, curve: X25519PrivateKey, origin: Origin
@@ -55,7 +55,7 @@ class CardSecret(Held):
 
     @property
     def origin(self) -> Origin:
-        """Its epoch, and when it was made."""
+        """Epoch of the key, and when it was made."""
         return self.public.origin
 
     def secrets_in(self, card: bytes, n_secrets: int, about: bytes) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Cards: a client's secret of a run, sealed to the authority that adds up the keys of its messages.
+"""Cards: a client's secret of a run, sealed to the authority that adds up its messages' keys.
 
 HPKE (RFC 9180) with ML-KEM-768 and X25519, so that neither a broken lattice nor a quantum computer
 opens a card alone. The key pair seals no value: whoever has its public half makes cards, and the
@@ -46,7 +46,7 @@ def card_bytes(n_secrets: int) -> int:
 
 
 class CardKeyFile(BaseModel):
-    """The text form of a card key: JSON of just these fields."""
+    """Text form of a card key: JSON of just these fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -57,16 +57,16 @@ class CardKeyFile(BaseModel):
     key: Annotated[str, Field(max_length=2 * KEY_BYTES)]
     """Base64 of the public half: ML-KEM's 1184 bytes, then X25519's 32."""
     sha256: Sha256
-    """Over all other fields."""
+    """Digest over all other fields."""
 
     def content(self) -> bytes:
-        """Return what the digest is over."""
+        """Return the bytes that the digest is over."""
         return canonical(self.model_dump(exclude={"sha256"}))
 
 
 @final
 class CardKey(Held):
-    """The public half: it makes cards. Every role may hold it."""
+    """Public half of a card key, which makes cards. Every role may hold it."""
 
     def __init__(self, key: bytes, origin: Origin) -> None:
         """Raises KeyFileError where these are no bytes of such a key."""
@@ -84,7 +84,7 @@ class CardKey(Held):
 
     @property
     def epoch(self) -> int:
-        """Its epoch."""
+        """Epoch of the key."""
         return self.origin.epoch
 
     def card(self, secrets: Sequence[bytes], about: bytes) -> bytes:

@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from securefl.errors import MessageRefused
 
 Residues = NDArray[np.uint64]
-"""Shape (..., primes, N), each below its prime, in the transform's order."""
+"""Residues of shape (..., primes, N), each below its prime, in the transform's order."""
 
 _WORD = 8
 
 
 def word_bytes(moduli: Sequence[int]) -> int:
-    """Bytes that a coefficient needs on the wire."""
+    """Return the number of bytes that a coefficient needs on the wire."""
     return (max(moduli).bit_length() + 7) // 8
 
 
 def packed(residues: Residues, moduli: Sequence[int]) -> bytes:
-    """Each coefficient in `word_bytes` bytes, little-endian; axes as in `unpacked`."""
+    """Pack each coefficient in `word_bytes` bytes, little-endian; axes as in `unpacked`."""
     words = np.ascontiguousarray(residues, "<u8").view(np.uint8).reshape(-1, _WORD)
     content = np.empty((len(words), word_bytes(moduli)), np.uint8)
     for byte in range(content.shape[1]):  # a column at a time: rows are too short for numpy
@@ -38,7 +38,7 @@ def packed(residues: Residues, moduli: Sequence[int]) -> bytes:
 def unpacked(
     content: bytes | memoryview, shape: tuple[int, ...], moduli: Sequence[int], what: str
 ) -> Residues:
-    """The checked coefficients, of shape (..., primes, N).
+    """Return the checked coefficients, of shape (..., primes, N).
 
     Raises:
         MessageRefused: wrong length, or a coefficient outside the ring; it names `what`.
@@ -56,12 +56,12 @@ def unpacked(
 
 
 def split_payload(payload: bytes | memoryview, n_bytes: int, count: int) -> list[bytes]:
-    """`count` parts of `n_bytes` each; MessageRefused where it is not exactly that long."""
+    """Split into `count` parts of `n_bytes` each; raises MessageRefused for another length."""
     if len(payload) != count * n_bytes:
         raise MessageRefused(f"payload of {len(payload)} bytes, expected {count} x {n_bytes}")
     return [bytes(payload[i : i + n_bytes]) for i in range(0, len(payload), n_bytes)]
 
 
 def words_of(polynomials: ts.sealapi.Ciphertext | ts.sealapi.Plaintext, n_words: int) -> Residues:
-    """The first words of a ciphertext or plaintext."""
+    """Return the first words of a ciphertext or plaintext."""
     return np.fromiter(map(polynomials.__getitem__, range(n_words)), np.uint64, n_words)

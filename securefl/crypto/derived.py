@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from securefl.crypto.params import KEY_BITS
 
 Coefficients = NDArray[np.int64]
-"""Shape (N,), small and signed."""
+"""Coefficients of shape (N,), small and signed."""
 Words = NDArray[np.uint64]
 
 SEED_BYTES = 32
@@ -26,7 +26,7 @@ _KEY_BYTES = -(-KEY_BITS // 8)
 _HALF = np.uint64(KEY_BITS // 2)
 _MASK = np.uint64(2 ** (KEY_BITS // 2) - 1)
 _SPARE = 64
-"""Words beyond N, for those that are q or more: one in 2^45 is."""
+"""Number of words beyond N, for those that are q or more: one in 2^45 is."""
 
 
 def common_polynomial(about: bytes, index: int, poly_degree: int, modulus: int) -> Words:
@@ -38,6 +38,7 @@ def common_polynomial(about: bytes, index: int, poly_degree: int, modulus: int) 
     n_words = poly_degree + _SPARE
     drawn = np.frombuffer(hashlib.shake_256(seed).digest(_WORD_BYTES * n_words), "<u8")
     words = drawn & np.uint64(2 ** modulus.bit_length() - 1)
+    # Rejected and not reduced: so words are uniform below the modulus.
     fitting: Words = words[words < modulus][:poly_degree]
     if len(fitting) < poly_degree:
         raise RuntimeError(f"more than {_SPARE} of {n_words} words are beyond the modulus")

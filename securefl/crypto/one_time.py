@@ -37,10 +37,10 @@ from securefl.errors import MessageRefused
 from securefl.io.uncopyable import Held
 
 Rows = NDArray[np.float64]
-"""Shape (ciphertexts, N)."""
+"""Values of shape (ciphertexts, N)."""
 
 _ADDITIONS = 2**11
-"""Sums of so many words below 2^53 do not overflow 64 bits."""
+"""Number of additions after which sums of words below 2^53 have not overflowed 64 bits."""
 _COEFFICIENT = np.dtype("<i4")
 _HALF_WORD = np.uint64(30)
 KEY_SUM_BYTES = SUMS.poly_degree * _COEFFICIENT.itemsize
@@ -55,7 +55,7 @@ def ring(parameters: RingParameters = SUMS) -> SealRing:
 
 @final
 class OneTimeKey(Held):
-    """Key s_i of one message. It can be added to others of the same message, and says nothing."""
+    """Key s_i of one message. It can be added to others of the same message, and tells nothing."""
 
     def __init__(self, coefficients: Coefficients, parameters: RingParameters) -> None:
         """Use `of`."""
@@ -98,6 +98,7 @@ class OneTimeKey(Held):
 
     def applied(self, polynomial: Words) -> int:
         """Return the constant coefficient of this key times a polynomial, modulo all primes."""
+        # Modulo X^N + 1, the constant coefficient of s p is s_0 p_0 - Σ s_i p_(N-i) over i > 0.
         reversed_key = np.concatenate([self._coefficients[:1], -self._coefficients[:0:-1]])
         high, low = polynomial >> _HALF_WORD, polynomial & (2**_HALF_WORD - 1)  # no overflow
         parts = ((part.astype(np.int64) @ reversed_key).tolist() for part in (high, low))
@@ -110,7 +111,7 @@ class OneTimeKey(Held):
 
     @property
     def coefficients(self) -> Coefficients:
-        """The key itself, IN CLEAR, for `KeySum.of` alone."""
+        """Coefficients of the key itself, IN CLEAR, for `KeySum.of` alone."""
         return self._coefficients
 
 
@@ -155,6 +156,7 @@ def score_of(constants: Iterable[int], parameters: MatchParameters = MATCHES) ->
     """
     modulus = ring(parameters).modulus
     total = sum(constants) % modulus
+    # Residues above half of the modulus stand for negative numbers.
     score = (total if total < modulus / 2 else total - modulus) / 2.0**parameters.score_scale_bits
     return score if abs(score) <= 2**parameters.range_bits else None
 
@@ -185,7 +187,7 @@ def polynomial_in(content: bytes, parameters: MatchParameters = MATCHES) -> Word
 
 
 class CipherSum:
-    """Messages added as they arrive: memory does not grow with their number."""
+    """Sum of messages as they arrive: memory does not grow with their number."""
 
     def __init__(
         self,

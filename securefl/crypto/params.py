@@ -17,11 +17,11 @@ MAX_MODULUS_BITS = {
     192: {2048: 37, 4096: 75, 8192: 152, 16384: 305},
     256: {2048: 29, 4096: 58, 8192: 118, 16384: 237},
 }
-"""By security level and N: the most bits that a modulus may have, the special prime's included."""
+"""Most bits of a modulus, the special prime's included, by security level and N."""
 BOOKKEEPING_SLOTS = 2
-"""Each ciphertext ends with the client's weight and with the number one."""
+"""Number of slots at a ciphertext's end, for the client's weight and for the number one."""
 COUNT_TOLERANCE = 1e-3
-"""How far an opened count of ones may be from a whole number."""
+"""Distance of an opened count of ones from a whole number, at most."""
 KEY_BITS = 42
 """Random bits of a coefficient of a key, half of them counted up and half counted down."""
 KEY_DEVIATION = sqrt(KEY_BITS / 4)
@@ -56,7 +56,7 @@ class RingParameters:
     """
 
     poly_degree: int
-    """N, the number of real values in a polynomial: N/2 complex slots."""
+    """Degree N, the number of real values in a polynomial: N/2 complex slots."""
     prime_bits: tuple[int, ...]
     """Sizes of the primes whose product is the modulus."""
     scale_bits: int
@@ -82,7 +82,7 @@ class RingParameters:
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Length of one on the wire: a polynomial, a residue in as many bytes as it needs."""
+        """Length in bytes of a ciphertext: a polynomial, each residue in as many as it needs."""
         return self.poly_degree * len(self.prime_bits) * (-(-max(self.prime_bits) // 8))
 
 
@@ -96,7 +96,7 @@ class SumParameters(RingParameters):
 
     @property
     def values_per_ciphertext(self) -> int:
-        """Slots left for values."""
+        """Number of slots left for values."""
         return self.poly_degree - BOOKKEEPING_SLOTS
 
     @property
@@ -145,11 +145,11 @@ class MatchParameters(RingParameters):
     weight_bits: int = 38
     """Scale of the server's weights."""
     range_bits: int = 5
-    """A score is within ±2^range_bits; of 256 that are sealed under another key, 255 are not."""
+    """Bound 2^range_bits of a score's size; 255 of 256 sealed under another key are beyond it."""
 
     @property
     def all_prime_bits(self) -> tuple[int, ...]:
-        """See `RingParameters.all_prime_bits`: nothing is encrypted modulo the last one."""
+        """Sizes of all primes: nothing is encrypted modulo the last, see `RingParameters`."""
         return (*self.prime_bits, _UNUSED_PRIME_BITS)
 
     @property

@@ -1,4 +1,4 @@
-"""SEAL's and TenSEAL's serialised forms: written for what they only let one load, and read.
+"""Serialised forms of SEAL and TenSEAL: written for what they only let one load, and read.
 
 Written uncompressed, in the layout of SEAL 4.3 and TenSEAL 0.3.18, whose parsers check what is
 written. What is read is of this process's own making.
@@ -30,7 +30,7 @@ _PARMS_ID = struct.Struct("<4Q")
 def ciphertext(
     parms_id: Sequence[int], residues: Words, scale: float, *, transformed: bool = True
 ) -> bytes:
-    """SEAL's ciphertext of shape (polynomials, primes, N), most often in the transform's form."""
+    """Write SEAL's ciphertext, (polynomials, primes, N), most often in the transform's form."""
     n_polynomials, n_primes, poly_degree = residues.shape
     members = _CIPHERTEXT.pack(
         _PARMS_ID.pack(*parms_id),
@@ -54,7 +54,7 @@ def own_content(sealed: bytes) -> bytes:
 
 
 def parameters(poly_degree: int, primes: Sequence[int]) -> bytes:
-    """SEAL's parameters of CKKS."""
+    """Write SEAL's parameters of CKKS."""
     members = _PARAMETERS.pack(_CKKS, poly_degree, len(primes))
     no_plain_modulus = 0
     moduli = (*primes, no_plain_modulus)
@@ -62,27 +62,29 @@ def parameters(poly_degree: int, primes: Sequence[int]) -> bytes:
 
 
 def secret_key(parms_id: Sequence[int], residues: Words) -> bytes:
-    """SEAL's secret key, IN CLEAR: shape (primes, N), in the transform's form."""
+    """Write SEAL's secret key, IN CLEAR: shape (primes, N), in the transform's form."""
     return _sealed(
         _PLAINTEXT.pack(_PARMS_ID.pack(*parms_id), residues.size, 1.0) + _array(residues)
     )
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A message field of TenSEAL's.
+    """Write a field of a TenSEAL message.
 
     Appended to a message, it adds to what is there: so its format, protobuf, rules.
     """
+    # Protobuf's tag: the field's number, and wire type 2, bytes with their length before them.
     return bytes([number << 3 | 2]) + varint(len(content)) + content
 
 
 def double_field(number: int, value: float) -> bytes:
-    """A message field that is a number."""
+    """Write a field of a message that is a number."""
+    # Wire type 1: eight bytes.
     return bytes([number << 3 | 1]) + struct.pack("<d", value)
 
 
 def varint(number: int) -> bytes:
-    """A whole number from 0, seven bits to the byte."""
+    """Write a whole number from 0, seven bits to the byte."""
     groups = []
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""SEAL's arithmetic modulo primes, on numpy's words: encoding, transform, errors, products.
+"""Arithmetic of SEAL modulo primes, on numpy's words: encoding, transform, errors, products.
 
 None of it is our own. What looks like a detour is the way through what TenSEAL exposes: words are
 read and written as files, a polynomial is half a ciphertext, and decrypting (c_0, c_1) under the
@@ -23,16 +23,16 @@ from securefl.crypto.derived import Coefficients, Words, common_polynomial
 from securefl.crypto.params import RingParameters
 
 Reals = NDArray[np.float64]
-"""Shape (N,): real parts of the slots, then imaginary ones."""
+"""Values of shape (N,): real parts of the slots, then imaginary ones."""
 
 _NOTHING_BY_ITSELF = b"\x10\x00"
-"""TenSEAL is neither to relinearise nor to rescale nor to switch moduli."""
+"""Flags of a TenSEAL context that neither relinearises, nor rescales, nor switches moduli."""
 _COMMONS = 256
-"""Common polynomials that are kept, 32 kB each: those of a whole ResNet-20."""
+"""Number of common polynomials that are kept, 32 kB each: those of a whole ResNet-20."""
 
 
 class SealRing:
-    """Polynomials modulo X^N + 1 and the product of one prime or more. It holds no key.
+    """Ring of polynomials modulo X^N + 1 and the product of one prime or more. It holds no key.
 
     Words of a polynomial have shape (primes, N).
     """
@@ -44,9 +44,9 @@ class SealRing:
         self.primes: tuple[int, ...] = tuple(primes[: len(parameters.prime_bits)])
         self.modulus = prod(self.primes)
         self.column = np.array(self.primes, np.uint64)[:, None]
-        """The primes, shape (primes, 1)."""
+        """Primes, shape (primes, 1)."""
         self.shape = len(self.primes), degree
-        """Of a polynomial's words."""
+        """Shape of a polynomial's words."""
         self._scale = 2.0**parameters.scale_bits
         self._message = seal_format.field(1, seal_format.parameters(degree, primes))
         self._message += seal_format.field(
@@ -57,6 +57,8 @@ class SealRing:
         self._parms_id = tuple(self._seal.first_context_data().parms_id())
         self._encoder = sealapi.CKKSEncoder(self._seal)
         self._evaluator = sealapi.Evaluator(self._seal)
+        # In the transform's form, the polynomial one has the word one everywhere: a key that is no
+        # secret.
         ones, of_keys = np.ones((len(primes), degree), np.uint64), self._seal.key_parms_id()
         one = ts.context_from(
             self._message
@@ -66,7 +68,7 @@ class SealRing:
         self._encryptor = sealapi.Encryptor(self._seal, self._one)
         self._decryptor = sealapi.Decryptor(self._seal, self._one)
         self.common = lru_cache(_COMMONS)(self._common)
-        """Returns the common polynomial a_j of a message; all its clients have it."""
+        """Cached function for the common polynomial a_j of a message; all its clients have it."""
 
     def _common(self, about: bytes, index: int) -> sealapi.Plaintext:
         words = self.common_words(about, index)

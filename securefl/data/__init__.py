@@ -1,4 +1,4 @@
-"""Data sets, and how their samples are dealt to clients."""
+"""Data sets, and their partition into clients."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _DAMAGED = (
 
 
 def load_arrays(path: Path) -> tuple[Shaped[Tensor, "n ..."], Int64[Tensor, " n"]]:
-    """The file's x and y, samples and their labels. Nothing in the file can run as code.
+    """Load the file's x and y, samples and their labels. Nothing in the file can run as code.
 
     Raises:
         DataError: it cannot be read, x or y is missing, or y holds no class numbers.
@@ -62,7 +62,7 @@ def load_arrays(path: Path) -> tuple[Shaped[Tensor, "n ..."], Int64[Tensor, " n"
 
 
 def load_numbers(path: Path) -> tuple[Shaped[Tensor, "n ..."], Shaped[Tensor, " n"]]:
-    """The file's x and y, samples and a number for each. Nothing in the file can run as code.
+    """Load the file's x and y, samples and a number for each. Nothing in the file can run as code.
 
     Raises:
         DataError: it cannot be read, x or y is missing, or y holds something else.

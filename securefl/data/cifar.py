@@ -2,8 +2,6 @@
 
 The version for Python is pickled, and a pickle runs code when it is read; it is never opened here.
 The official checksums are those of the archives: no file is compared, only its form.
-
-The official checksum is that of the archive: no file is compared, only its form.
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ _MAX_BYTES = 1 << 29  # the largest, CIFAR-100's train.bin, has 154 MB
 
 
 class Cifar100Target(IntEnum):
-    """Which label of CIFAR-100 is learnt; the value is its byte in a record."""
+    """Label of CIFAR-100 that is learnt; the value is its byte in a record."""
 
     COARSE = 0
     FINE = 1
 
 
 def load_cifar10(root: str | Path) -> Split:
-    """50000 training and 10000 test images of (3, 32, 32), ten classes.
+    """Load 50000 training and 10000 test images of (3, 32, 32), ten classes.
 
     Args:
         root: cifar-10-batches-bin as unpacked from cifar-10-binary.tar.gz, or its parent folder.
@@ -53,7 +51,7 @@ def load_cifar10(root: str | Path) -> Split:
 
 
 def load_cifar100(root: str | Path, target: Cifar100Target = Cifar100Target.FINE) -> Split:
-    """50000 training and 10000 test images of (3, 32, 32), 100 fine or 20 coarse classes.
+    """Load 50000 training and 10000 test images of (3, 32, 32), 100 fine or 20 coarse classes.
 
     Args:
         root: cifar-100-binary as unpacked from cifar-100-binary.tar.gz, or its parent folder.
@@ -101,7 +99,7 @@ def _part(
 
 
 def _records(path: Path, n_label_bytes: int) -> UInt8[np.ndarray, "n record"]:
-    """One record per row: the labels' bytes, then red, green and blue row by row."""
+    """Return one record per row: the labels' bytes, then red, green and blue row by row."""
     content = read(path, _MAX_BYTES)
     n_record_bytes = n_label_bytes + _IMAGE_BYTES
     if not content or len(content) % n_record_bytes:
@@ -147,7 +145,7 @@ _HEADER = re.compile(
 
 
 def load_cifar10_c(root: str | Path, names: Sequence[str], severity: int) -> Domains:
-    """10000 images of (3, 32, 32) per corruption, with CIFAR-10's test labels.
+    """Load 10000 images of (3, 32, 32) per corruption, with CIFAR-10's test labels.
 
     Every file holds all severities, one after the other; only the one asked for is read.
 
@@ -183,7 +181,7 @@ def load_cifar10_c(root: str | Path, names: Sequence[str], severity: int) -> Dom
 
 
 def _fifth(path: Path, sample_shape: tuple[int, ...], severity: int) -> Shaped[np.ndarray, "n ..."]:
-    """One severity's rows, mapped from the file."""
+    """Return one severity's rows, mapped from the file."""
     _check_npy(path, sample_shape)
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -194,7 +192,7 @@ def _fifth(path: Path, sample_shape: tuple[int, ...], severity: int) -> Shaped[n
 
 
 def _check_npy(path: Path, sample_shape: tuple[int, ...]) -> None:
-    """Checks an .npy file against its real length before numpy evaluates its description."""
+    """Check an .npy file against its real length before numpy evaluates its description."""
     n_bytes = n_bytes_of(path, _MAX_CORRUPTED_BYTES)
     try:
         with path.open("rb") as file:

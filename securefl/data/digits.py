@@ -8,7 +8,7 @@ from securefl.data.split import Split
 
 
 def load_digits(seed: int = 0, dtype: torch.dtype = torch.float32) -> Split:
-    """1437 training and 360 test digits of 64 pixels (8 × 8, flat), each in 0..1.
+    """Load 1437 training and 360 test digits of 64 pixels (8 × 8, flat), each in 0..1.
 
     Args:
         seed: chooses which fifth of every class is held out for testing.

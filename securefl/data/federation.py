@@ -1,4 +1,4 @@
-"""Who has which samples: every client's own, what it is tested on, and what no client trains on.
+"""Federated data: each client's own samples, its test data, and those that no client trains on.
 
 UniFed (Jiang et al., section 4.1.1): each corruption, or each hospital, is a client.
 """
@@ -37,18 +37,18 @@ class Federation:
     clients: Sequence[Labelled]
     test: Labelled
     n_outputs: int
-    """How many numbers a model gives for a sample: one per class, or one per target."""
+    """Number of outputs of a model for a sample: one per class, or one per target."""
     client_tests: Sequence[Labelled] = ()
-    """In the order of `clients`; empty where all share `test`."""
+    """Test data in the order of `clients`; empty where all share `test`."""
     external: Mapping[str, Labelled] = field(default_factory=dict)
-    """Of clients that do not train, by domain."""
+    """Samples of clients that do not train, by domain."""
     public: Labelled | None = None
     """Samples that nobody else here has, as they came."""
     qualities: Sequence[Quality] = ()
-    """In the order of `clients`; empty where none are drawn."""
+    """Qualities in the order of `clients`; empty where none are drawn."""
 
     def flat(self) -> Federation:
-        """The same, with each sample as one row of values."""
+        """Return the same, with each sample as one row of values."""
         return replace(
             self,
             clients=[_flat(data) for data in self.clients],
@@ -62,7 +62,7 @@ class Federation:
 def load_federation(
     data: DataTable, seed: int, dtype: torch.dtype, n_public: int = 0
 ) -> Federation:
-    """The clients that the settings describe; the same settings and seed give the same ones.
+    """Load the clients that the settings describe; the same settings and seed give the same ones.
 
     `n_public` training samples are nobody's: they are set aside before clients get theirs.
 
@@ -97,7 +97,7 @@ def load_federation(
 
 
 def by_domain(domains: Domains, external: frozenset[str], seed: int) -> Federation:
-    """A client per domain that tests on a fifth of its images; `external` ones only test, on all.
+    """Make a client per domain that tests on a fifth of its images; `external` ones test on all.
 
     UniFed's shares: it trains on 0.7 or 0.8, tests on 0.2, and holds a validation share to choose
     a model by, which nothing does here. Which fifth depends on the seed and the number of images
@@ -130,7 +130,7 @@ def by_domain(domains: Domains, external: frozenset[str], seed: int) -> Federati
 def _by_corruption(
     dealt: Federation, external: frozenset[str], data: DataTable, seed: int
 ) -> Federation:
-    """Each client corrupts its own images, and is tested on the whole test set, corrupted alike.
+    """Corrupt each client's own images, and for each the whole test set, which it is tested on.
 
     So all are tested on the same images, which no client has learnt under any corruption. `test`
     is the clean test set.
@@ -164,7 +164,7 @@ def _dealt(
 
 
 def _set_aside(split: Split, n_public: int, seed: int) -> tuple[Labelled, Split]:
-    """Public samples and the rest, checked before anything that clients do to theirs."""
+    """Return public samples and the rest, checked before anything that clients do to theirs."""
     public, rest = carve_public(split, n_public, seed)
     others = {
         "the training data": (rest.train_x, rest.train_y),
@@ -185,7 +185,7 @@ def _corrupted(data: Labelled, name: str, severity: int, rng: np.random.Generato
 
 
 def _held_out(domain: str, n: int, seed: int) -> tuple[Int64[Tensor, " _"], Int64[Tensor, " _"]]:
-    """Indices that train and indices that test, in random order."""
+    """Return indices that train and indices that test, in random order."""
     from sklearn.model_selection import train_test_split
 
     if n < _MIN_PER_DOMAIN:

@@ -25,7 +25,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def locate(root: Path, names: tuple[str, ...], source: str) -> Path:
-    """The first of `names` that is a file under `root`.
+    """Return the first of `names` that is a file under `root`.
 
     Args:
         root: the folder that the user named.
@@ -46,7 +46,7 @@ def locate(root: Path, names: tuple[str, ...], source: str) -> Path:
 
 
 def n_bytes_of(path: Path, max_bytes: int) -> int:
-    """The file's real length.
+    """Return the file's real length in bytes.
 
     Raises:
         DataError: it is larger than anything this format should need, or no regular file: a pipe
@@ -59,7 +59,7 @@ def n_bytes_of(path: Path, max_bytes: int) -> int:
 
 
 def read(path: Path, max_bytes: int) -> bytes:
-    """The file's bytes.
+    """Return the file's bytes.
 
     Raises:
         DataError: it cannot be read, or is larger than `max_bytes`.
@@ -71,7 +71,7 @@ def read(path: Path, max_bytes: int) -> bytes:
 
 
 def check_md5(path: Path, md5: str) -> None:
-    """Compares the file with the checksum that its publisher names.
+    """Compare the file with the checksum that its publisher names.
 
     MD5 finds a broken download; against a forger it does not help.
 
@@ -92,7 +92,7 @@ def check_md5(path: Path, md5: str) -> None:
 
 
 def check_archive(root: Path, name: str, md5: str) -> None:
-    """Compares a publisher's archive, where it lies in `root` or beside it, with its checksum.
+    """Compare a publisher's archive, where it lies in `root` or beside it, with its checksum.
 
     Publishers name none for what is in an archive: without it only the files' form is checked.
 
@@ -109,14 +109,14 @@ def check_archive(root: Path, name: str, md5: str) -> None:
 
 
 def as_pixels(pixels: UInt8[np.ndarray, "*shape"]) -> Float[Tensor, "*shape"]:
-    """8-bit pixels as float32 in [0, 1]."""
+    """Return 8-bit pixels as float32 in [0, 1]."""
     scaled = pixels.astype(np.float32, order="C")
     scaled /= 255
     return torch.from_numpy(scaled)
 
 
 def as_labels(labels: Integer[np.ndarray, " n"], n_classes: int, path: Path) -> Int64[Tensor, " n"]:
-    """Labels as int64.
+    """Return labels as int64.
 
     Raises:
         DataError: one of them is not in 0..n_classes - 1; `path` names the file.

@@ -27,7 +27,7 @@ _CAMELYON = "metadata.csv and patches/ of Camelyon17-WILDS"
 
 
 def load_domain_folders(root: str | Path, side: int) -> Domains:
-    """The pictures of root/domain/class/*.jpg by domain, as Office-Caltech10 comes.
+    """Load the pictures of root/domain/class/*.jpg by domain, as Office-Caltech10 comes.
 
     Labels count the class folders of all domains in alphabetical order, so that a label means the
     same everywhere; a domain may lack a class. Hidden folders and files other than JPEG, PNG and
@@ -58,7 +58,7 @@ def load_domain_folders(root: str | Path, side: int) -> Domains:
 
 
 def picture_domains(root: str | Path) -> list[str]:
-    """The names of root's folders, in alphabetical order.
+    """Return the names of root's folders, in alphabetical order.
 
     Raises:
         DataError: there is none, or one whose name cannot name a client and its files.
@@ -78,7 +78,7 @@ def picture_domains(root: str | Path) -> list[str]:
 def load_class_folders(
     root: str | Path, side: int
 ) -> tuple[Float[Tensor, "n 3 side side"], Int64[Tensor, " n"], list[str]]:
-    """The pictures of root/class/*.jpg, class by class, their labels, and the classes' names.
+    """Load the pictures of root/class/*.jpg, class by class, their labels, and the classes' names.
 
     Labels count the folders in alphabetical order, empty ones too.
 
@@ -100,7 +100,7 @@ def load_class_folders(
 
 
 def load_camelyon17(root: str | Path, side: int = 96, n_per_center: int | None = None) -> Domains:
-    """Patches of lymph nodes by hospital: "center-0" to "center-4", label 1 for a tumour.
+    """Load patches of lymph nodes by hospital: "center-0" to "center-4", label 1 for a tumour.
 
     Args:
         root: holds metadata.csv and patches/, or camelyon17_v1.0/ with both.
@@ -130,7 +130,7 @@ def load_camelyon17(root: str | Path, side: int = 96, n_per_center: int | None =
 
 
 def camelyon_centers(root: str | Path) -> list[str]:
-    """The hospitals that metadata.csv speaks of: "center-0" to "center-4".
+    """Return the hospitals that metadata.csv speaks of: "center-0" to "center-4".
 
     Raises:
         DataError: metadata.csv is missing or damaged.
@@ -143,7 +143,7 @@ def _table(root: str | Path) -> Path:
 
 
 def _patches(table: Path) -> list[tuple[int, str, int]]:
-    """Every line's (center, file of the patch, label), as WILDS names them."""
+    """Return every line's (center, file of the patch, label), as WILDS names them."""
     content = read(table, _MAX_CSV_BYTES)
     try:
         lines = csv.DictReader(io.StringIO(content.decode(), newline=""))

@@ -22,7 +22,7 @@ INPUTS = ("AT", "AP", "AH", "AFDP", "GTEP", "TIT", "TAT", "TEY", "CDP")
 TARGETS = ("CO", "NOX")
 YEARS = range(2011, 2016)
 TEST_SHARE = 0.3
-"""11.0k of 36.7k (FedProf, Table 2)."""
+"""Share of readings that test: 11.0k of 36.7k (FedProf, Table 2)."""
 
 _MAX_BYTES = 1 << 24  # the largest of the five has half a megabyte
 _SOURCE = "gt_2011.csv to gt_2015.csv of UCI's Gas Turbine CO and NOx Emission Data Set (id 551)"
@@ -38,17 +38,17 @@ class Emissions:
     test_x: Float[Tensor, "test 9"]
     test_y: Float[Tensor, "test 2"]
     target_std: Float[Tensor, " 2"]
-    """What a unit of y is, in mg/m³."""
+    """Unit of y, in mg/m³."""
 
     def as_split(self) -> Split:
-        """The same without what its units are."""
+        """Return the same without its units."""
         return Split(self.train_x, self.train_y, self.test_x, self.test_y)
 
 
 def load_gas_turbine(
     root: str | Path, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> Emissions:
-    """All five years in random order; three tenths are held out for testing.
+    """Load all five years in random order; three tenths are held out for testing.
 
     Args:
         root: holds gt_2011.csv to gt_2015.csv.

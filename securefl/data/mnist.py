@@ -32,7 +32,7 @@ _CHUNK_BYTES = 1 << 20
 def read_idx(
     path: Path, sample_shape: tuple[int, ...], sha256: str | None = None
 ) -> UInt8[np.ndarray, "n ..."]:
-    """The samples of one file, unpacked if its name ends in .gz.
+    """Read the samples of one file, unpacked if its name ends in .gz.
 
     Args:
         path: the file.
@@ -70,7 +70,7 @@ def _check_content(header: bytes, values: bytes, sha256: str, path: Path) -> Non
 def _header(
     file: BufferedIOBase, sample_shape: tuple[int, ...], path: Path
 ) -> tuple[bytes, tuple[int, ...]]:
-    """The header's bytes, and the shape that it says."""
+    """Return the header's bytes, and the shape that it says."""
     n_axes = 1 + len(sample_shape)
     magic = bytes((0, 0, 8, n_axes))
     header = _at_most(file, 4 + 4 * n_axes)
@@ -101,7 +101,7 @@ def _values(file: BufferedIOBase, n_values: int, max_bytes: int, path: Path) -> 
 
 
 def _at_most(file: BufferedIOBase, n_bytes: int) -> bytes:
-    """Up to `n_bytes`, in pieces: memory grows with what comes, not with what was announced."""
+    """Read up to `n_bytes`, in pieces: memory grows with what comes, not with what is announced."""
     pieces = bytearray()
     while len(pieces) < n_bytes and (piece := file.read(min(_CHUNK_BYTES, n_bytes - len(pieces)))):
         pieces += piece
@@ -153,7 +153,7 @@ _Bytes: TypeAlias = UInt8[np.ndarray, "..."]
 
 
 def load_mnist(root: str | Path, sha256s: Mapping[str, str] = MNIST_SHA256) -> Split:
-    """60000 training and 10000 test digits as images of (1, 28, 28).
+    """Load 60000 training and 10000 test digits as images of (1, 28, 28).
 
     A .gz file goes before an unpacked one. The content of each, unpacked, is compared with
     `sha256s`: how a file was packed does not matter.
@@ -172,7 +172,7 @@ def load_mnist(root: str | Path, sha256s: Mapping[str, str] = MNIST_SHA256) -> S
 
 
 def load_emnist(root: str | Path, split: str) -> Split:
-    """One of EMNIST's six splits, as upright images of (1, 28, 28) with labels from 0.
+    """Load one of EMNIST's six splits, as upright images of (1, 28, 28) with labels from 0.
 
     The files hold every image transposed; here they stand as MNIST's do. "letters" counts its
     labels from 1; here A is 0. The official checksum is that of the archive: no file is compared.

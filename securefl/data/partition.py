@@ -1,4 +1,4 @@
-"""Which client holds which samples: mixed, by class, or by Dirichlet draws.
+"""Partition of samples into clients: mixed, by class, or by Dirichlet draws.
 
 Arrays end with their axes: C classes, K clients, P piles that are dealt one by one.
 """
@@ -35,7 +35,7 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Iid:
-    """Every client gets an equal share of the shuffled samples."""
+    """Equal shares of the shuffled samples for all clients."""
 
     def __str__(self) -> str:
         return "iid"
@@ -43,7 +43,7 @@ class Iid:
 
 @dataclass(frozen=True, slots=True)
 class ClassesPerClient:
-    """Every client holds `k` neighbouring classes (Wang et al., FedTAN, appendix D).
+    """Partition in which every client holds `k` neighbouring classes (FedTAN, appendix D).
 
     Raises:
         ConfigError: `k` is below 1.
@@ -64,7 +64,7 @@ class ClassesPerClient:
 
 @dataclass(frozen=True, slots=True)
 class Dirichlet:
-    """Every class is dealt in shares drawn from Dir(alpha); a small alpha is a strong skew.
+    """Partition of every class in shares drawn from Dir(alpha); a small alpha is a strong skew.
 
     Raises:
         ConfigError: `alpha` is not a finite number above 0.
@@ -81,7 +81,7 @@ class Dirichlet:
 
 @dataclass(frozen=True, slots=True)
 class QuantitySkew:
-    """Clients hold shares of all samples drawn from Dir(alpha), with every class in equal shares.
+    """Shares of all samples drawn from Dir(alpha), with every class in equal shares.
 
     Hu, Qiu & Tang, FNR-FL, section 4.3. Equal to the sample: rounding moves one of a class at most.
 
@@ -100,7 +100,7 @@ class QuantitySkew:
 
 @dataclass(frozen=True, slots=True)
 class LabelQuantitySkew:
-    """Clients differ in size and in classes, both by Dirichlet draws of one alpha.
+    """Partition of different sizes and classes, both by Dirichlet draws of one alpha.
 
     Sizes q ~ Dir(alpha) for K clients, then every class in shares drawn from Dir(alpha K q). A
     client's expected size is its drawn one, and equal sizes would give `Dirichlet(alpha)`. The
@@ -132,7 +132,7 @@ _BY_NUMBER: dict[str, Callable[[float], Partition]] = {
 
 
 def parse_partition(text: str) -> Partition:
-    """The partition that `text` names; `str(partition)` gives the text back.
+    """Return the partition that `text` names; `str(partition)` gives the text back.
 
     Raises:
         ConfigError: `text` has none of the seven forms, or its number is out of range.
@@ -167,7 +167,7 @@ def split_clients(
     partition: Partition,
     rng: np.random.Generator,
 ) -> tuple[Int64[np.ndarray, " _"], ...]:
-    """One ascending index array per client; every sample goes to exactly one client.
+    """Return one ascending index array per client; every sample goes to exactly one client.
 
     A client gets at least two samples. Classes are the distinct values of `labels`, in ascending
     order; targets that are no whole numbers have none. The same labels and the same state of `rng`
@@ -255,7 +255,7 @@ def _sizes_by_dirichlet(
 def _draw_shares(
     partition: DirichletSkew, n_classes: int, n_clients: int, rng: np.random.Generator
 ) -> Float64[np.ndarray, "C K"]:
-    """Every client's share of every class; a class's shares sum to 1."""
+    """Draw every client's share of every class; a class's shares sum to 1."""
     alpha_K = np.full(n_clients, partition.alpha)
     if isinstance(partition, Dirichlet):
         return rng.dirichlet(alpha_K, size=n_classes)
@@ -272,7 +272,7 @@ def _deal(
     sizes_PK: Int64[np.ndarray, "P K"],
     rng: np.random.Generator,
 ) -> tuple[Int64[np.ndarray, " _"], ...]:
-    """Shuffles each pile and cuts it to `sizes_PK`; a client's cuts become one sorted array."""
+    """Shuffle each pile and cut it to `sizes_PK`; a client's cuts become one sorted array."""
     cuts_PK = [
         np.split(rng.permutation(pile), sizes_K.cumsum()[:-1])
         for pile, sizes_K in zip(piles, sizes_PK, strict=True)

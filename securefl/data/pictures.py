@@ -37,7 +37,7 @@ _DAMAGED = (
 
 
 def read_pictures(paths: Sequence[Path], side: int) -> Float[Tensor, "n 3 side side"]:
-    """The pictures in this order, each stretched to side × side, in [0, 1].
+    """Read the pictures in this order, each stretched to side × side, in [0, 1].
 
     Raises:
         DataError: a file is no picture, is damaged, or has more than 33 megapixels.
@@ -49,7 +49,7 @@ def read_pictures(paths: Sequence[Path], side: int) -> Float[Tensor, "n 3 side s
 
 
 def check_side(side: int) -> None:
-    """Refuses a size that no picture can be given.
+    """Refuse a size that no picture can be given.
 
     Raises:
         ConfigError: not a whole number in 1..1024.

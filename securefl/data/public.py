@@ -1,4 +1,4 @@
-"""A public set of samples: no client holds them and nobody is tested on them.
+"""Public samples: no client holds them and nobody is tested on them.
 
 Published FNR-FL code takes the test set for it; a score on samples that were trained on says
 nothing.
@@ -22,7 +22,7 @@ _MIN_TARGETS = 2  # of a regression; batch normalisation has no variance to offe
 
 
 def carve_public(split: Split, n_public: int, seed: int) -> tuple[Labelled, Split]:
-    """`n_public` training samples, every class in its share, and the split without them.
+    """Return `n_public` training samples, every class in its share, and the split without them.
 
     Of a regression it is any samples. One with a double, in training or in test, is not taken:
     whoever holds the rest holds none of the public ones.
@@ -54,7 +54,7 @@ def carve_public(split: Split, n_public: int, seed: int) -> tuple[Labelled, Spli
 
 
 def check_disjoint(public: Samples, others: Mapping[str, Samples]) -> None:
-    """Refuses public samples whose content others hold too, whatever its label, shape or precision.
+    """Refuse public samples whose content others hold too, whatever its label, shape or precision.
 
     Args:
         public: the public set.
@@ -79,7 +79,7 @@ def check_disjoint(public: Samples, others: Mapping[str, Samples]) -> None:
 
 
 def content_digests(data: Samples) -> list[bytes]:
-    """A digest of each sample's x, in its order."""
+    """Return a digest of each sample's x, in its order."""
     digests: list[bytes] = []
     for x, _ in in_order(data):
         # Adding zero makes -0 and 0 one content.

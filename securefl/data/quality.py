@@ -1,4 +1,4 @@
-"""Clients whose data are of low quality, at stated shares; each client's quality is a label.
+"""Quality of clients' data, low at stated shares; each client's quality is a label.
 
 Wu et al., "FedProf", section 5.1. The paper names the kinds and their shares, and of their
 strengths the density of salt and pepper alone; the others are ours, and stand beside each kind.
@@ -25,18 +25,18 @@ from securefl.data.split import Labelled
 from securefl.errors import ConfigError, DataError
 
 DENSITY = 0.3
-"""Of salt and pepper, the paper's."""
+"""Density of salt and pepper, the paper's."""
 BLUR = 1 / 8
-"""The bell's standard deviation, as a share of an image's shorter side."""
+"""Standard deviation of the bell, as a share of an image's shorter side."""
 NOISE = 1.0
 """Standard deviation of a noisy sensor's error, in those of each feature over all clients."""
 INVALID = 5.0
-"""What a polluted sensor reads, in standard deviations above each feature's mean."""
+"""Reading of a polluted sensor, in standard deviations above each feature's mean."""
 _PHOTO_SIDE = 128
 
 
 class Quality(StrEnum):
-    """What is wrong with a client's data."""
+    """Fault of a client's data."""
 
     NORMAL = "normal"
     IRRELEVANT = "irrelevant"
@@ -54,21 +54,21 @@ class Quality(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientQualities:
-    """The readings of all clients, feature by feature; what a sensor's errors are measured in."""
+    """Readings of all clients, feature by feature, in which a sensor's errors are measured."""
 
     mean: Float[Tensor, " d"]
     std: Float[Tensor, " d"]
 
     @classmethod
     def of(cls, x: Float[Tensor, "n d"]) -> ClientQualities:
-        """Of these readings."""
+        """Return the mean and deviation of these readings."""
         return cls(x.mean(dim=0), x.std(dim=0))
 
 
 def assign_qualities(
     n_clients: int, shares: Mapping[Quality, float], rng: np.random.Generator
 ) -> tuple[Quality, ...]:
-    """Each client's quality, in random order; what `shares` leaves is normal.
+    """Draw each client's quality, in random order; what `shares` leaves is normal.
 
     Counts are the shares of `n_clients`, rounded to less than one client.
 
@@ -89,7 +89,7 @@ def assign_qualities(
 def spoilt_clients(
     clients: Sequence[Labelled], shares: Mapping[Quality, float], rng: np.random.Generator
 ) -> tuple[Sequence[Labelled], Sequence[Quality]]:
-    """Every client's samples at the quality that is drawn for it, and these qualities.
+    """Return every client's samples at the quality that is drawn for it, and these qualities.
 
     An image's pixels are readings where a sensor's quality is asked for.
 
@@ -120,7 +120,7 @@ def spoilt_clients(
 def spoilt_images(
     x: Float[Tensor, "n c h w"], quality: Quality, rng: np.random.Generator
 ) -> Float[Tensor, "n c h w"]:
-    """One client's images at this quality, in [0, 1]; the labels stay as they are.
+    """Spoil one client's images at this quality, in [0, 1]; the labels stay as they are.
 
     Raises:
         ConfigError: a quality of sensors' readings.
@@ -147,7 +147,7 @@ def spoilt_images(
 def spoilt_readings(
     x: Float[Tensor, "n d"], quality: Quality, population: ClientQualities, rng: np.random.Generator
 ) -> Float[Tensor, "n d"]:
-    """One sensor's readings at this quality.
+    """Spoil one sensor's readings at this quality.
 
     Raises:
         ConfigError: a quality of images.
@@ -170,7 +170,7 @@ def spoilt_readings(
 
 
 def _photographs(shape: tuple[int, ...], rng: np.random.Generator) -> Images:
-    """Random patches of the two photographs that come with scikit-learn."""
+    """Draw random patches of the two photographs that come with scikit-learn."""
     _, channels, height, width = shape
     fold = max(1, _PHOTO_SIDE // max(height, width))  # pixels of the photograph in one, each way
     photos = _photos()

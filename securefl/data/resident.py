@@ -1,4 +1,4 @@
-"""All clients' samples in one tensor, so that one operation takes the batches of many."""
+"""Samples of all clients in one tensor, so that one operation takes the batches of many."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from securefl.data.samples import Samples, TensorSamples
 
 MOST_CPU_BYTES = 2**28
-"""Of a second copy in main memory; a GPU may have a quarter of what is free."""
+"""Most bytes of a second copy in main memory; a GPU may have a quarter of what is free."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,12 +22,12 @@ class Resident:
     x: Tensor
     y: Tensor
     start: Mapping[str, int]
-    """Where each client's begin."""
+    """Place where each client's samples begin."""
     _room: dict[int, Tensor] = field(default_factory=dict)
-    """For x, by the number of samples: fresh memory would cost as much as the samples."""
+    """Room for x, by the number of samples: fresh memory would cost as much as the samples."""
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The samples of these indices, of shape (n,), on the samples' device.
+        """Return the samples of these indices, of shape (n,), on the samples' device.
 
         The next call for as many writes over this one's x.
         """
@@ -35,12 +35,13 @@ class Resident:
         if n not in self._room:
             self._room.clear()
             self._room[n] = self.x.new_empty((n, *self.x.shape[1:]))
+        # Written into the room of the call before, whose batch is done with by then.
         x = torch.index_select(self.x, 0, index, out=self._room[n])
         return x, self.y.index_select(0, index)
 
 
 def resident(data: Mapping[str, Samples], device: torch.device) -> Resident | None:
-    """The samples on this device; None where they are no tensors alike, or too many to copy."""
+    """Return the samples on this device; None where they are not tensors alike, or too many."""
     tensors = [(d.x, d.y) for d in data.values() if isinstance(d, TensorSamples)]
     kinds = {(x.dtype, x.shape[1:], y.dtype, y.shape[1:]) for x, y in tensors}
     if len(tensors) < len(data) or len(kinds) > 1:
@@ -56,7 +57,7 @@ def resident(data: Mapping[str, Samples], device: torch.device) -> Resident | No
 
 
 def near(data: Mapping[str, Samples], model: nn.Module) -> dict[str, Samples]:
-    """The same samples; where the model is on a GPU, there, if they are tensors and few enough."""
+    """Return the samples, on the model's GPU where it has one, they are tensors and few enough."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     if device.type == "cpu":
         return dict(data)

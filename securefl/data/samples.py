@@ -1,4 +1,4 @@
-"""A client's own samples: arrays or a torch Dataset, and mini-batches of them."""
+"""Samples of one client: arrays or a torch Dataset, and mini-batches of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from securefl.errors import DataError
 
 BATCH = 1024
-"""Samples at a time, where nothing is learnt from them."""
+"""Number of samples at a time, where nothing is learnt from them."""
 ClientData = tuple[Tensor, Tensor] | Dataset[tuple[Tensor, Tensor]]
 Array = Tensor | np.ndarray[Any, Any]
 Given = tuple[Array, Array] | Dataset[Any]
-"""What a user may give for `ClientData`."""
+"""Data that a user may give for `ClientData`."""
 _ONE_X = "put them side by side in one x (torch.cat((a, b), dim=1)), and split it in the forward"
 
 
@@ -29,7 +29,7 @@ class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch (x, y) of these indices."""
+        """Return the batch (x, y) of these indices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class TensorSamples:
         return len(self.y)
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Samples.take`."""
+        """Return a batch: see `Samples.take`."""
         x, y = self.x, self.y
         return x.index_select(0, index.to(x.device)), y.index_select(0, index.to(y.device))
 
@@ -88,19 +88,19 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Dtypes:
-    """The types that a model and its loss compute with."""
+    """Types that a model and its loss compute with."""
 
     floats: torch.dtype | None
-    """The model's; None where it has several, so that nothing is cast to one."""
+    """Type of the model's floats; None where it has several, so that nothing is cast to one."""
     float_targets: bool
-    """Whether the loss takes floats alone for targets."""
+    """True where the loss takes floats alone for targets."""
 
     def of_x(self, x: Tensor) -> Tensor:
-        """Floats in the model's type; all else as it is."""
+        """Return floats in the model's type; all else as it is."""
         return x.to(self.floats) if x.is_floating_point() and self.floats else x
 
     def of_y(self, y: Tensor) -> Tensor:
-        """Floats in the model's type, and whole numbers as int64, which losses of classes take."""
+        """Return floats in the model's type, and whole numbers as int64, as losses take them."""
         if self.float_targets or y.is_floating_point():
             return y.to(self.floats or (y.dtype if y.is_floating_point() else torch.float32))
         return y.to(torch.int64)
@@ -114,7 +114,7 @@ class _Form:
     shape: torch.Size
 
     def of(self, values: Tensor, name: str) -> Tensor:
-        """The values in this type, where it can hold them; raises DataError where not."""
+        """Return the values in this type, where it can hold them; raises DataError where not."""
         wider = torch.promote_types(values.dtype, self.dtype)
         if values.shape != self.shape or wider != self.dtype:
             raise DataError(
@@ -126,7 +126,7 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class _Cast(Dataset[tuple[Tensor, Tensor]]):
-    """A data set whose samples come in the model's types, all as the first one."""
+    """Data set whose samples come in the model's types, all as the first one."""
 
     dataset: Dataset[Any]
     dtypes: Dtypes
@@ -145,7 +145,7 @@ class _Cast(Dataset[tuple[Tensor, Tensor]]):
 
 
 def given_data(given: object, owner: str, dtypes: Dtypes) -> ClientData:
-    """What a user gave for one party's data, with numpy arrays as tensors, in the model's types.
+    """Return one party's given data, with numpy arrays as tensors, in the model's types.
 
     Raises:
         DataError: neither a pair of arrays nor a Dataset of (x, y) with a length; the message says
@@ -199,7 +199,7 @@ def _tensor(values: object, name: str, owner: str) -> Tensor:
 
 
 def _readable(values: Array, name: str) -> Tensor:
-    """The same values as a dense tensor; DataError where some are none, or are no numbers."""
+    """Return the values as a dense tensor; DataError where some are none, or no numbers."""
     if np.ma.is_masked(values):
         raise DataError(
             f"{name} is an array with {np.ma.count_masked(values)} masked values; give them "
@@ -218,7 +218,7 @@ def _readable(values: Array, name: str) -> Tensor:
 
 
 def _in_types(dataset: Dataset[Any], owner: str, dtypes: Dtypes) -> ClientData:
-    """The data set with each sample in the model's types."""
+    """Return the data set with each sample in the model's types."""
     if isinstance(dataset, _Cast):  # of a task that is made again, for another device
         dataset = dataset.dataset
     cast = _Cast(dataset, dtypes)
@@ -229,7 +229,7 @@ def _in_types(dataset: Dataset[Any], owner: str, dtypes: Dtypes) -> ClientData:
 
 
 def _pair(sample: object) -> tuple[Tensor, Tensor]:
-    """One sample of a data set as tensors; raises DataError where it is no (x, y)."""
+    """Return one sample of a data set as tensors; raises DataError where it is no (x, y)."""
     if isinstance(sample, Mapping):
         keys = ", ".join(f"{key!r:.40}" for key in list(sample)[:8])
         raise DataError(
@@ -252,7 +252,7 @@ def _value(value: object, name: str) -> Tensor:
 
 
 def samples(data: ClientData, owner: str) -> Samples:
-    """One client's data, checked.
+    """Return one client's data, checked.
 
     Raises:
         DataError: fewer than two samples (batch normalisation needs two), x and y of different
@@ -274,13 +274,13 @@ def samples(data: ClientData, owner: str) -> Samples:
 
 
 def in_order(data: Samples, batch_size: int = BATCH) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of all samples, each once; the last one has what is left."""
+    """Yield batches of all samples, each once; the last one has what is left."""
     for index in torch.arange(len(data)).split(batch_size):
         yield data.take(index)
 
 
 def whole(data: ClientData, owner: str) -> tuple[Tensor, Tensor]:
-    """All of one party's samples as tensors; raises DataError as `samples`."""
+    """Return all of one party's samples as tensors; raises DataError as `samples`."""
     found = samples(data, owner)
     return found.take(torch.arange(len(found)))
 
@@ -288,7 +288,7 @@ def whole(data: ClientData, owner: str) -> tuple[Tensor, Tensor]:
 def minibatches(
     data: Samples, batch_size: int, rng: torch.Generator, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches without end, drawn without replacement; each permutation of the data is a new one.
+    """Yield batches without end, drawn without replacement; each permutation is a new one.
 
     Each has min(batch_size, n) samples.
     """
@@ -301,18 +301,19 @@ def minibatches(
 def batch_indices(
     n_samples: int, batch_size: int, rng: torch.Generator, device: torch.device
 ) -> Iterator[Tensor]:
-    """Which samples each of `minibatches` has, on a device that gets a permutation at a time."""
+    """Yield the indices of each of `minibatches`, on a device that gets a permutation at a time."""
     while True:
+        # Drawn on the CPU whatever the device, so that a seed gives the same batches everywhere.
         yield from batches_of(torch.randperm(n_samples, generator=rng).to(device), batch_size)
 
 
 def batches_of(order: Tensor, batch_size: int) -> Iterator[Tensor]:
-    """A permutation in batches of one size, without what is left over."""
+    """Yield a permutation in batches of one size, without what is left over."""
     size = min(batch_size, len(order))
     for start in range(0, len(order) - size + 1, size):
         yield order[start : start + size]
 
 
 def batches_in_epoch(data: Samples, batch_size: int) -> int:
-    """How many of `minibatches` one permutation of the data gives."""
+    """Return the number of `minibatches` that one permutation of the data gives."""
     return len(data) // min(batch_size, len(data))

@@ -1,4 +1,4 @@
-"""A site's own file: where its samples lie, which nobody else needs to know.
+"""File of a site: the place of its samples, which nobody else needs to know.
 
 # site.toml
 train = "patients.csv"
@@ -31,20 +31,21 @@ class SiteFile(Table):
     """Content of the file."""
 
     train: Word
-    """A table (.csv, .parquet), arrays x and y (.npz, .safetensors), a folder of pictures in
+    """Table (.csv, .parquet), arrays x and y (.npz, .safetensors), a folder of pictures in
     folders named by class, or `module:function`, which takes no argument and returns (x, y).
     Relative to the file's own folder."""
     test: Annotated[Word | Share, Field(union_mode="smart")] = 0.2
-    """The same, of samples for testing; or the share of `train` that is set aside for it."""
+    """Samples for testing, as `train`; or the share of it that is set aside for them."""
     public: Word | None = None
-    """The same, of public samples, where the settings have each site train on some: the file that
-    all parties have."""
+    """Public samples, in the same forms, where the settings have each site train on some, in a
+    file that all parties have."""
     model: Word | None = None
-    """The `module:function` of the settings' `model.name`, which this site has looked at and lets
+    """Function `module:function` of the settings' `model.name`, which this site has seen and lets
     run here."""
     approval: Literal["required"] | None = None
     """Required where this site takes part in no other job than that which it has approved, in
-    approved.json beside this file (`securefl site review --approve`)."""
+    approved.json beside this file (`securefl site review --approve`).
+    """
 
 
 class ServerData(Table):

@@ -1,4 +1,4 @@
-"""Numbers of samples of each client: equal, normal, or with one class that dominates.
+"""Sizes of clients: equal, normal, or with one class that dominates.
 
 Wu et al., "FedProf", section 5.1: about 60 % (EMNIST) or 37 % (CIFAR-10) of a client's samples.
 Arrays end with their axes: C classes, K clients.
@@ -19,7 +19,7 @@ _LEAST = 0.1
 
 @dataclass(frozen=True, slots=True)
 class NormalSizes:
-    """Clients' sizes are draws of N(m, (share · m)²), m their mean; classes are mixed.
+    """Clients' sizes drawn from N(m, (share · m)²), m their mean; classes are mixed.
 
     Wu et al., "FedProf", Table 2: GasTurbine's are N(514, 101²), a share of 0.1965.
 
@@ -41,7 +41,7 @@ class NormalSizes:
 
 
 def check_enough(n_samples: int, n_clients: int) -> None:
-    """Refuses clients that would get fewer than two samples; raises ConfigError."""
+    """Refuse clients that would get fewer than two samples; raises ConfigError."""
     if n_clients < 1:
         raise ConfigError(f"n_clients = {n_clients}: must be at least 1")
     if n_samples < MIN_SAMPLES * n_clients:
@@ -52,7 +52,7 @@ def check_enough(n_samples: int, n_clients: int) -> None:
 
 
 def equal_sizes(n_samples: int, n_holders: int) -> Int64[np.ndarray, " holders"]:
-    """Sizes that differ by one at most; the first holders get the larger ones."""
+    """Return sizes that differ by one at most; the first holders get the larger ones."""
     gets_one_more = np.arange(n_holders) < n_samples % n_holders
     sizes: Int64[np.ndarray, " holders"] = n_samples // n_holders + gets_one_more.astype(np.int64)
     return sizes
@@ -61,7 +61,7 @@ def equal_sizes(n_samples: int, n_holders: int) -> Int64[np.ndarray, " holders"]
 def normal_sizes(
     n_samples: int, n_clients: int, partition: NormalSizes, rng: np.random.Generator
 ) -> Int64[np.ndarray, " clients"]:
-    """Sizes in proportion to normal draws; they sum to `n_samples`, two or more each.
+    """Return sizes in proportion to normal draws; they sum to `n_samples`, two or more each.
 
     A draw below a tenth of the mean (of GasTurbine's one in 400 000) counts as that tenth.
 
@@ -108,7 +108,7 @@ class Dominant:
 def dominant_sizes(
     sizes_C: Int64[np.ndarray, " C"], n_clients: int, partition: Dominant
 ) -> Int64[np.ndarray, "C K"]:
-    """How many samples of each class every client holds; all are dealt.
+    """Return how many samples of each class every client holds; all are dealt.
 
     A client's size and its dominant class are rounded to within one sample for each class.
 
@@ -139,9 +139,10 @@ def _balanced(
     columns_K: Float64[np.ndarray, " K"],
     allowed_CK: np.ndarray,
 ) -> Float64[np.ndarray, "C K"] | None:
-    """Allowed entries with these sums of rows and columns, by scaling in turns; None if none."""
+    """Return allowed entries with these sums of rows and columns, by scaling in turns, or None."""
     if rows_C.min() < 0:
         return None
+    # Iterative proportional fitting: rows, then columns, are scaled to their sums.
     x_CK = allowed_CK.astype(np.float64)
     for _ in range(_BALANCING_STEPS):
         x_CK *= (rows_C / np.maximum(x_CK.sum(axis=1), _EMPTY))[:, None]

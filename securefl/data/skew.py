@@ -22,7 +22,7 @@ from securefl.errors import ConfigError, DataError
 
 @dataclass(frozen=True, slots=True)
 class FeatureNoise:
-    """One client's sensor: x' = x + mask ⊙ N(0, 1) · sigma + mean, Eq. (2).
+    """Sensor of one client: x' = x + mask ⊙ N(0, 1) · sigma + mean, Eq. (2).
 
     Raises:
         ConfigError: sigma below 0, mask_share outside [0, 1], or a number that is not finite.
@@ -32,10 +32,10 @@ class FeatureNoise:
     """Standard deviation of the noise, in the units of x; the paper takes 0.1 to 0.5."""
 
     mean: float = 0.0
-    """What is added to every value, masked or not."""
+    """Shift added to every value, masked or not."""
 
     mask_share: float = 1.0
-    """The share of a sample's positions that get noise.
+    """Share of a sample's positions that get noise.
 
     The paper does not say which: they are drawn once per client and hold for all its samples, as
     broken pixels do.
@@ -55,7 +55,7 @@ class FeatureNoise:
 def noise_ladder(
     n_clients: int, sigma: float, mean: float = 0.0, mask_share: float = 1.0
 ) -> tuple[FeatureNoise, ...]:
-    """Noise that differs from client to client, in even steps.
+    """Return noise that differs from client to client, in even steps.
 
     Client i of K has sigma · i / K (Li et al., "Federated Learning on Non-IID Data Silos", 2022:
     the last client has all of it) and a mean from -mean to +mean, so that the federation's own
@@ -76,7 +76,7 @@ def noise_ladder(
 def add_noise(
     x: Float[Tensor, "n ..."], noise: FeatureNoise, rng: np.random.Generator
 ) -> Float[Tensor, "n ..."]:
-    """A copy of one client's samples with its noise; not clipped to the range of x.
+    """Return a copy of one client's samples with its noise; not clipped to the range of x.
 
     Raises:
         DataError: x has no floating-point values.
@@ -97,7 +97,7 @@ def skewed_clients(
     noises: Sequence[FeatureNoise],
     rng: np.random.Generator,
 ) -> tuple[Labelled, ...]:
-    """One client (x, y) per noise: the samples dealt to it, as its sensor sees them.
+    """Return one client (x, y) per noise: the samples dealt to it, as its sensor sees them.
 
     `Iid` is feature skew alone, `Dirichlet` is the mix of label and feature skew.
 

@@ -1,4 +1,4 @@
-"""A data set by the name that the settings use, and the domains that it comes in."""
+"""Data sets by the names that the settings use, and the domains that they come in."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _ARCHIVES = {
     "cifar100": ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
     "cifar10-c": ("CIFAR-10-C.tar", "56bf5dcef84df0e2308c6dcbcbbd8499"),
 }
-"""By data set, EMNIST's six splits as one: the archive and the MD5 that its publisher names."""
+"""Archive and the MD5 that its publisher names, by data set; EMNIST's six splits are one."""
 
 
 def load_split(data: DataTable, seed: int, dtype: torch.dtype) -> Split:
-    """The samples of a data set that a partition deals to clients.
+    """Load the samples of a data set that a partition deals to clients.
 
     Images are (n, channels, height, width), readings (n, features).
 
@@ -63,7 +63,7 @@ def load_split(data: DataTable, seed: int, dtype: torch.dtype) -> Split:
 
 
 def load_domains(data: DataTable, dtype: torch.dtype) -> Domains:
-    """The images of a data set that comes by domain.
+    """Load the images of a data set that comes by domain.
 
     Raises:
         ConfigError: an unknown corruption.
@@ -81,7 +81,7 @@ def load_domains(data: DataTable, dtype: torch.dtype) -> Domains:
 
 
 def domain_families(data: DataTable) -> Mapping[str, str]:
-    """Each domain's family: a corruption's kind, a folder's own name; no pictures are read.
+    """Return each domain's family: a corruption's kind, a folder's own name; no pictures are read.
 
     Empty where no client differs from the others by its images' domain.
 
@@ -102,7 +102,7 @@ def domain_families(data: DataTable) -> Mapping[str, str]:
 
 
 def left_out(data: DataTable) -> frozenset[str]:
-    """The domains that `data.leave_out` names; none where it is absent.
+    """Return the domains that `data.leave_out` names; none where it is absent.
 
     Raises:
         ConfigError: it names none, or all of them, or a corruption is unknown.
@@ -123,7 +123,7 @@ def left_out(data: DataTable) -> frozenset[str]:
 
 
 def leave_out_choices(data: DataTable) -> list[str]:
-    """What `data.leave_out` can be for leave-one-out: families of corruptions, or domains.
+    """Return the values of `data.leave_out` for leave-one-out: families of corruptions, or domains.
 
     Raises:
         ConfigError: there are fewer than two.

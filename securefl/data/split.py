@@ -1,4 +1,4 @@
-"""A data set that is already divided into what trains and what tests."""
+"""Data set that is already divided into what trains and what tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from securefl.errors import DataError
 Labelled: TypeAlias = tuple[
     Float[Tensor, "_ ..."], Int64[Tensor, " _"] | Float[Tensor, "_ targets"]
 ]
-"""Samples x and what is to be learnt of each: its class, or some numbers."""
+"""Samples x and the target of each: its class, or some numbers."""
 
 
 # Two splits are compared by identity: tensors have no single truth value to compare by.
@@ -34,11 +34,11 @@ class Split:
 
     @property
     def n_outputs(self) -> int:
-        """How many numbers a model gives for a sample: one per class, or one per target."""
+        """Number of outputs of a model for a sample: one per class, or one per target."""
         return self.train_y.shape[1] if self.train_y.is_floating_point() else self.n_classes
 
     def as_images(self) -> Split:
-        """The same samples as square images of one channel, `(n, 1, side, side)`.
+        """Return the same samples as square images of one channel, `(n, 1, side, side)`.
 
         Raises:
             DataError: the samples are not flat, or their length is not a square number.

@@ -19,7 +19,7 @@ from securefl.types import Memory, NamedTensors, State
 
 
 class Evaluator:
-    """Scores models on the test data of a task.
+    """Scorer of models on the test data of a task.
 
     The score is the global model's on the common test data. Where a part of the model is each
     client's own (client-specific BN), or where clients have test data of their own, it is the mean

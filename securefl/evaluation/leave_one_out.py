@@ -36,7 +36,7 @@ from securefl.task import Task, configured_task, domains, own_settings
 JSON_REPORT, MARKDOWN_REPORT = "report.json", "report.md"
 
 Watch: TypeAlias = Callable[[str, int, int], AbstractContextManager[OnRound | None]]
-"""(domain left out, all rounds, rounds done before) to a context of callbacks after each round."""
+"""Function of (domain left out, rounds, rounds done) to a context of callbacks after each round."""
 
 
 def leave_one_out(

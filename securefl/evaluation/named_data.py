@@ -1,4 +1,4 @@
-"""A trained model on data of clients that had no part in its training.
+"""Scores of a trained model on data of clients that had no part in its training.
 
 UniFed's external clients: the global model, either with the global BN statistics or with those
 that its BN layers estimate from the client's own, unlabelled batches.
@@ -38,7 +38,7 @@ BATCH_SIZE = 32  # UniFed's, where nothing else is said
 
 
 class UntrainedStatistics(UserWarning):
-    """The global BN statistics of a run are those from before its training."""
+    """Warning that a run's global BN statistics are those from before its training."""
 
 
 def evaluate(
@@ -104,7 +104,7 @@ class Trained:
     task: Task
     """Task of the run; its model is the untrained one."""
     model: nn.Module
-    """The global model after the last round."""
+    """Global model after the last round."""
 
 
 def load_trained(folder: Path | str, task: Task | None = None) -> Trained:

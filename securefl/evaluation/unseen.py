@@ -1,4 +1,4 @@
-"""Data to score a finished run's model on, by the name that a user gives them.
+"""Named data to score a finished run's model on.
 
 `test` is the run's own test data, `test:fog:3` the same corrupted, `external` the clients that
 it left out, `external:NAME` one of them; all else is a file or a folder.

@@ -1,4 +1,4 @@
-"""Totals by the answers of k of n officers: which of them agree, and what their total says.
+"""Totals by the answers of k of n officers: those that agree, and the total that they open.
 
 Whoever has the answers reads the total. It holds no key that opens a single message.
 """
@@ -38,12 +38,12 @@ def numbered(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Combiner(UnderCards):
-    """Opens totals by the answers of officers, and keeps count of those that cannot answer."""
+    """Opener of totals by the answers of officers, which counts those that cannot answer."""
 
     say: Callable[[int, str], None] = lambda _number, _why: None
-    """Told of each officer that is away, refuses a card, or has given a wrong answer, and why."""
+    """Function told of each officer that is away, refuses a card, or answers wrongly, and why."""
     who: Callable[[int], str] = numbered
-    """Returns the word for an officer, by its number from 0."""
+    """Function that gives the word for an officer, by its number from 0."""
     _lacking: dict[str, set[int]] = field(default_factory=dict)
     """Officers that have not all cards of a session's clients; the others have."""
 
@@ -83,7 +83,7 @@ class Combiner(UnderCards):
         precision_bits: int,
         heard: Mapping[int, Answer | SecureFLError],
     ) -> OpenedSum:
-        """Σ p_i x_i with the weight and the count that the ciphertexts themselves carry.
+        """Open Σ p_i x_i with the weight and the count that the ciphertexts themselves carry.
 
         `heard` has what each officer that was asked has said, by number: an answer, or the reason
         why there is none.
@@ -113,7 +113,7 @@ class Combiner(UnderCards):
     def score(
         self, content: bytes, sender: str, heard: Mapping[int, ScorePart | SecureFLError]
     ) -> float | None:
-        """The score that a matcher has made of a client's profile; None where it is none.
+        """Open the score that a matcher has made of a client's profile; None where it is none.
 
         `heard` is as in `open`.
 

@@ -1,4 +1,4 @@
-"""Totals that the server relays and cannot read: what travels of them, and a client's reading."""
+"""Blind totals, which the server relays and cannot read: their form, and a client's reading."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class BlindReader(Keyed, Protocol):
     """A sealer whose client has a secret that totals are sealed for."""
 
     def opened(self, total: BlindTotal, about: MessageId, sender: Sender) -> tuple[bytes, int]:
-        """Return what the client reads: see `opened`."""
+        """Return the client's reading of a total: see `opened`."""
 
 
 def listed(names: Sequence[str]) -> bytes:

@@ -18,12 +18,12 @@ from securefl.errors import ConfigError
 from securefl.exchange.sums import Sender
 
 MOST_OFFICERS = 7
-"""There are 35 groups of 4 of 7 officers, and a key is drawn for each of them."""
+"""Largest number of officers: there are 35 groups of 4 of 7 officers, each with a drawn key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """So many of the officers open sums.
+    """Quorum of the officers that open sums.
 
     Raises:
         ConfigError: more than seven officers, or not more than half of them are needed: else two
@@ -31,9 +31,9 @@ class Quorum:
     """
 
     needed: int = 1
-    """k."""
+    """Number k of officers that are needed."""
     officers: int = 1
-    """n."""
+    """Number n of officers."""
     groups: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
     """Officers of each group, by number from 0."""
     groups_of: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
@@ -58,12 +58,12 @@ class Quorum:
 
 
 ALONE = Quorum()
-"""The authority: one officer, who is needed."""
+"""Quorum of the authority alone: one officer, who is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardKeys:
-    """The officers' card keys, all of one epoch.
+    """Card keys of the officers, all of one epoch.
 
     Raises:
         ConfigError: not as many as there are officers, one of them twice, or of several epochs.
@@ -72,7 +72,7 @@ class CardKeys:
     keys: tuple[CardKey, ...]
     quorum: Quorum = ALONE
     key_id: str = field(init=False)
-    """Of the one key, or of all with the number that is needed, as SHA-256 in hex."""
+    """Id of the one key, or of all with the number that is needed, as SHA-256 in hex."""
     epoch: int = field(init=False)
     """Epoch of the keys."""
 

@@ -1,4 +1,4 @@
-"""The sum over clients as a differentiable operation.
+"""Sum over clients as a differentiable operation.
 
 Client i holds x_i and the loss F_i; the objective is F = Σ p_i F_i. The sum y = Σ p_j x_j reaches
 every client, so the gradient that client i owes to its x_i is
@@ -22,7 +22,7 @@ from securefl.types import NamedTensors, Total
 
 
 class _GradientSum(torch.autograd.Function):
-    """Forward: the totals, as given. Backward: the sum over clients of the totals' gradients."""
+    """Autograd node: forward the known totals, backward the sum over clients of their gradients."""
 
     @staticmethod
     def forward(
@@ -35,13 +35,14 @@ class _GradientSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         summed = ctx.exchange.sum(ctx.name, dict(zip(ctx.keys, grads, strict=True))).values
+        # One gradient for each argument of `forward`: of the first three there is none.
         return None, None, None, *(summed[key] for key in ctx.keys)
 
 
 def with_gradient_sum(
     exchange: Exchange, name: str, values: NamedTensors, totals: NamedTensors
 ) -> dict[str, Tensor]:
-    """`totals`, known already, as the differentiable sum over clients of `values`.
+    """Return `totals`, known already, as the differentiable sum over clients of `values`.
 
     The backward pass is one message `name` with the gradients of all of them.
     """
@@ -50,7 +51,7 @@ def with_gradient_sum(
 
 
 def client_sum(exchange: Exchange, name: str, values: NamedTensors) -> Total:
-    """Σ p_i x_i over the clients of the round, differentiable.
+    """Return Σ p_i x_i over the clients of the round, differentiable.
 
     Forward is one message, `name`/sum; backward is one message, `name`/gradient.
     """

@@ -1,4 +1,4 @@
-"""Decodes an opened total into client count, weight and values; refuses one that is not honest."""
+"""Decoding of an opened total into client count, weight and values; refuses a dishonest one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TotalDecoder:
 
     parameters: SumParameters
     n_clients: int
-    """Clients whose keys the total was opened with."""
+    """Number of clients whose keys the total was opened with."""
 
     @property
     def deviation(self) -> float:
@@ -99,6 +99,7 @@ class TotalDecoder:
                 f"the ciphertext counts {n_clients} clients, {self.n_clients} have signed"
             )
         rounded_weights = rounded(weights, self.weight_bits)
+        # All ciphertexts carry one weight; the median drops a slot that noise has moved most.
         weight = float(np.median(rounded_weights))
         spread = 2.0**-self.weight_bits + 16 * self.deviation
         if not 0 < weight <= 1 + spread or np.ptp(rounded_weights) > spread:

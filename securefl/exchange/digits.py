@@ -1,4 +1,4 @@
-"""Weighted values in the digits of a mixed base, where a message leaves slots empty.
+"""Digits: weighted values in a mixed base, where a message leaves slots empty.
 
 A slot holds ±8192 and errs by the noise of encryption, about 1e-9. A message of a few values
 leaves most of its slots empty. So each value is written as two to five digits, a slot each, at
@@ -18,21 +18,21 @@ from securefl.crypto.params import SumParameters
 from securefl.exchange.sums import Values
 
 STEP_BITS = 10
-"""From one digit's gain to the next one's."""
+"""Bits from one digit's gain to the next one's."""
 UNIT_BITS = 12
 """Bits after the point of a digit that is read without error."""
 MOST_CLIENTS = 2 ** (13 - STEP_BITS + UNIT_BITS + 1)
-"""Each rounds a digit by up to half a unit, and all these halves fit into the slot behind it."""
+"""Most clients: each rounds a digit by half a unit at most, and these fit into the next slot."""
 SURE = 6
-"""Standard deviations of noise: more come once in 10^9 times."""
+"""Bound on noise, in standard deviations: more come once in 10^9 times."""
 GAIN_BITS = ((0,), (0, 10), (0, 10, 20), (-10, 0, 10, 20), (-10, 0, 10, 20, 30))
-"""By number of digits, the coarsest first. Finer ones come before a wider range: with three, sums
-err by 1e-15."""
+"""Gains by number of digits, the coarsest first. Finer ones come before a wider range: with three,
+sums err by 1e-15."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """How the values of one message lie in its slots: all first digits, then all second ones."""
+    """Layout of one message's values in its slots: all first digits, then all second ones."""
 
     gain_bits: tuple[int, ...]
     """Digit j holds what is left of the value times 2^`gain_bits[j]`."""
@@ -41,7 +41,7 @@ class Digits:
 
     @classmethod
     def of(cls, parameters: SumParameters, n_values: int) -> Self:
-        """As many digits as fit into the ciphertexts that so many values take anyway.
+        """Return as many digits as fit into the ciphertexts that so many values take anyway.
 
         One where the noise of the most clients would drown the unit: parameters of a small scale.
         """
@@ -61,7 +61,7 @@ class Digits:
         return self.gain_bits[-1]
 
     def split(self, weighted: Values) -> Values:
-        """What goes into the slots, shape (digits x n_values,)."""
+        """Return the slots' content, shape (digits x n_values,)."""
         rest, digits = weighted, []
         for bits in self.gain_bits[:-1]:
             digit = _rounded(np.ldexp(rest, bits))
@@ -70,7 +70,7 @@ class Digits:
         return np.concatenate([*digits, np.ldexp(rest, self.finest_bits)])
 
     def joined(self, slots: Values, n_values: int) -> Values:
-        """Σ p_i x_i, shape (n_values,), of the totals of what `split` gave."""
+        """Return Σ p_i x_i, shape (n_values,), of the totals of what `split` gave."""
         *coarse, finest = slots[: len(self.gain_bits) * n_values].reshape(-1, n_values)
         *bits, _ = self.gain_bits
         total = np.ldexp(finest, -self.finest_bits)
@@ -80,7 +80,7 @@ class Digits:
 
 
 def is_exact(deviation: float) -> bool:
-    """Whether a digit is read without error under noise of so many standard deviations."""
+    """Return whether a digit is read without error under noise of so many standard deviations."""
     return SURE * deviation < 2.0 ** -(UNIT_BITS + 1)
 
 

@@ -17,7 +17,7 @@ from securefl.types import MessageSpec, NamedTensors
 
 
 def hollow(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor that takes no memory: all of its elements are one."""
+    """Return an uninitialised tensor that takes no memory: one element in all places."""
     return torch.empty((), dtype=dtype, device=device).expand(tuple(shape))
 
 
@@ -26,7 +26,7 @@ class Row(Mapping[str, Tensor]):
     """Tensors that lie in one vector, one after the other."""
 
     def __init__(self, vector: Tensor, like: NamedTensors) -> None:
-        """`vector` has no graph; of `like`, names, shapes and types count."""
+        """Take a `vector` without graph; of `like`, names, shapes and types count."""
         self.vector = vector
         self.like = like
         self._named: dict[str, Tensor] | None = None
@@ -47,13 +47,13 @@ class Row(Mapping[str, Tensor]):
         return len(self.like)
 
     def is_like(self, other: Row) -> bool:
-        """Whether each of the one's vectors could be the other's."""
+        """Return whether each of the one's vectors could be the other's."""
         if (self.vector.dtype, self.vector.device) != (other.vector.dtype, other.vector.device):
             return False
         return self.like is other.like or _shapes(self.like) == _shapes(other.like)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Without the tensors that it is like, which may be larger."""
+        """Pickle without the tensors that it is like, which may be larger."""
         return _row, (self.vector, _shapes(self.like))
 
 
@@ -73,27 +73,27 @@ class Rows:
     """Tensors of several clients, of each in a row."""
 
     matrix_KN: Tensor
-    """Without a graph."""
+    """Values of all clients, without a graph."""
     like: NamedTensors
-    """As of one client: names, shapes and types count."""
+    """Tensors of one client: names, shapes and types count."""
 
     def __iter__(self) -> Iterator[Row]:
         return (Row(row, self.like) for row in self.matrix_KN)
 
     @property
     def n_values(self) -> int:
-        """Of each client."""
+        """Number of values of each client."""
         return self.matrix_KN.shape[1]
 
     def of(self, index: Sequence[int]) -> Rows:
-        """Of these clients alone."""
+        """Return the rows of these clients alone."""
         if len(index) == len(self.matrix_KN):
             return self
         chosen = torch.tensor(index, dtype=torch.long, device=self.matrix_KN.device)
         return Rows(self.matrix_KN[chosen], self.like)
 
     def within(self, max_value: float) -> list[bool]:
-        """Of which clients all values are finite and within ±`max_value`."""
+        """Return for each client whether all values are finite and within ±`max_value`."""
         fine: list[bool] = (self.matrix_KN.double().abs() <= max_value).all(dim=1).tolist()
         return fine
 
@@ -101,7 +101,7 @@ class Rows:
 def pack(
     message: str, tensors: NamedTensors, max_value: float, gains: Values | float = 1.0
 ) -> NDArray[np.floating]:
-    """All values in one vector, times their gains: each finite and within ±`max_value`.
+    """Pack all values into one vector, times their gains: each finite and within ±`max_value`.
 
     In the tensors' own precision, at least single, or in double where gains are given; of a `Row`
     no copy is made without. `gains` has shape (n_values,).
@@ -145,7 +145,7 @@ def _first_refused(message: str, tensors: NamedTensors, limits: Values) -> Value
 
 
 def gains_of(spec: MessageSpec) -> Values | float:
-    """What a sealed message's values are multiplied by, shape (n_values,); 1 where nothing is."""
+    """Return the gains of a sealed message's values, shape (n_values,); 1 where there are none."""
     if not spec.gain_bits:
         return 1.0
     sizes, bits = np.array(spec.gain_bits).T
@@ -153,7 +153,7 @@ def gains_of(spec: MessageSpec) -> Values | float:
 
 
 def unpack(values: Values, like: NamedTensors) -> dict[str, Tensor]:
-    """The vector as tensors of the names, shapes, types and devices of `like`."""
+    """Return the vector as tensors of the names, shapes, types and devices of `like`."""
     tensors, start = {}, 0
     for name, tensor in like.items():
         part = torch.from_numpy(values[start : start + tensor.numel()]).reshape(tensor.shape)

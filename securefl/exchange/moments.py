@@ -22,29 +22,29 @@ Batch = Float[Tensor, "B C ..."]
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """The moments of the union of the clients' batches."""
+    """Moments of the union of the clients' batches."""
 
     mu_C: Channels
     var_C: Channels
-    """Biased: divided by the number of values, as in the papers."""
+    """Biased variance: divided by the number of values, as in the papers."""
     share: float | Channels
-    """p_i, this client's share of the union; of clients side by side, by channel."""
+    """Share p_i of this client in the union; of clients side by side, by channel."""
 
 
 def channel_mean(y: Batch) -> Channels:
-    """Mean over all axes but the channel axis."""
+    """Return the mean over all axes but the channel axis."""
     return y.mean(dim=[axis for axis in range(y.dim()) if axis != 1])
 
 
 def along_channels(x_C: Channels, like: Batch) -> Tensor:
-    """`x_C` shaped so that it broadcasts over `like`."""
+    """Return `x_C` shaped so that it broadcasts over `like`."""
     return x_C.view(1, -1, *(1,) * (like.dim() - 2))
 
 
 def two_pass(
     exchange: Exchange, layer: str, own: Sequence[Channels], gradients: Gradients
 ) -> Pooled:
-    """(μ, σ²) by Algorithms 2 and 3: messages `layer`/mean, /variance and, backward, /gradient.
+    """Return (μ, σ²) by Algorithms 2 and 3: messages `layer`/mean, /variance and /gradient.
 
     `own` are the mean and the biased variance of this client's batch.
     """
@@ -66,7 +66,7 @@ def two_pass(
 
 
 def fused(exchange: Exchange, layer: str, own: Sequence[Channels], reference_C: Channels) -> Pooled:
-    """(μ, σ²) by one message forward (`layer`/sum) and one backward (`layer`/gradient).
+    """Return (μ, σ²) by one message forward (`layer`/sum) and one backward (`layer`/gradient).
 
     `own` as for `two_pass`. `reference_C` is the same at every client, and near μ (the last pooled
     mean): of σ² the difference of the two means squared is taken away, and as many digits with it.
@@ -90,7 +90,7 @@ def _share(exchange: Exchange, total: Total, like_C: Channels) -> float | Channe
 def moment_messages(
     layer: str, n_channels: int, moments: Moments, gradients: Gradients
 ) -> list[MessageSpec]:
-    """The messages that one layer's moments take, in order."""
+    """Return the messages that one layer's moments take, in order."""
     if moments is Moments.FUSED:
         forward = [MessageSpec(f"{layer}/sum", Kind.STATISTICS, 2 * n_channels)]
     else:

@@ -12,11 +12,11 @@ import torch
 from securefl.exchange.sums import Values
 
 Draw = Callable[[int, float], Values]
-"""Gives so many independent draws of mean zero and of this standard deviation."""
+"""Function that gives so many independent draws of mean zero and of this standard deviation."""
 
 
 def gaussian(size: int, deviation: float) -> Values:
-    """Independent draws of mean zero, shape (size,), by the normal quantile of 63 random bits.
+    """Draw independently with mean zero, shape (size,), by the normal quantile of 63 random bits.
 
     Beyond 9 deviations, where one of 2^63 would be, there is none.
     """
@@ -29,14 +29,14 @@ def gaussian(size: int, deviation: float) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class ScoreNoise:
-    """What a score is clipped to, and the Gaussian noise that it then gets.
+    """Bound that a score is clipped to, and the Gaussian noise that it then gets.
 
     A client moves its score by at most `bound`, so σ = `deviation` / `bound`.
     """
 
     bound: float
     deviation: float
-    """In units of scores."""
+    """Standard deviation in units of scores."""
 
     def on(self, score: float, draw: Draw) -> float:
         """Return the score, or what of 0..`bound` is next to it, with noise."""

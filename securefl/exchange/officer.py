@@ -1,4 +1,4 @@
-"""Secret keys of those who open: an officer adds up keys, all officers' keys open totals.
+"""Secret keys of openers: an officer adds up keys, all officers' keys open totals.
 
 The sum of keys opens the sum of just these clients' messages, each once, and nothing else: what a
 server has added in another way decrypts to noise, which counts no clients.
@@ -40,7 +40,7 @@ class Officer(UnderCards, Held):
     """Digest of the list that each message was answered for; of a profile, of the polynomial."""
 
     def take_cards(self, run: str, sender: str, cards: bytes) -> None:
-        """Keep what the card for this officer holds, one of a client's cards.
+        """Keep the secrets in the card for this officer, one of a client's cards.
 
         Raises:
             MessageRefused: the cards have another length, or as `take_card`.
@@ -52,7 +52,7 @@ class Officer(UnderCards, Held):
         self.take_card(run, sender, *self.keys.card_of(cards, self.number))
 
     def take_card(self, run: str, sender: str, card: bytes, commitments: Sequence[bytes]) -> None:
-        """Keep what a client's card holds; those of another session are forgotten.
+        """Keep the secrets in a client's card; those of another session are forgotten.
 
         Raises:
             MessageRefused: it does not open, or holds others than the client has committed to, or
@@ -81,7 +81,7 @@ class Officer(UnderCards, Held):
         return {name: key.wrapped(self._secrets[run][name][0]) for name in senders}
 
     def key_sums(self, about: MessageId, nonces: Mapping[str, str]) -> Answer:
-        """See `KeyAdder.key_sums`.
+        """Add up the keys of a message: see `KeyAdder.key_sums`.
 
         Raises:
             PeerError: the card of a client is not here, or this message was answered for another
@@ -104,7 +104,7 @@ class Officer(UnderCards, Held):
     def score_parts(
         self, about: MessageId, sender: str, nonce: str, polynomial: bytes
     ) -> ScorePart:
-        """See `KeyAdder.score_parts`.
+        """Return parts of a score: see `KeyAdder.score_parts`.
 
         Raises:
             PeerError: the client's card is not here, or its profile was asked about before: two
@@ -128,17 +128,17 @@ class Officer(UnderCards, Held):
 
 @dataclass(frozen=True, slots=True)
 class KeySet(Held):
-    """The keys of an epoch, and what a consortium allows with them."""
+    """Keys of an epoch, and the policy that the consortium has for them."""
 
     secrets: tuple[CardSecret, ...] = field(repr=False)
-    """One of each officer; the authority is one of one."""
+    """Secret of each officer; the authority is one of one."""
     quorum: Quorum = ALONE
     policy: Policy | None = None
-    """Of the consortium whose keys they are; None where there is none."""
+    """Policy of the consortium whose keys they are; None where there is none."""
 
     @property
     def public(self) -> CardKeys:
-        """The public halves, for clients and server."""
+        """Public halves, for clients and server."""
         return CardKeys(tuple(secret.public for secret in self.secrets), self.quorum)
 
     def opener(self, say: Callable[[str], None] = lambda _text: None) -> OneTimeOpener:
@@ -161,7 +161,7 @@ class KeySet(Held):
 
 @dataclass(frozen=True, slots=True)
 class OneTimeOpener(UnderCards, Held):
-    """Opens totals by the answers of officers, all of them in this process; an `Opener`."""
+    """Opener of totals by the answers of officers, all of them in this process."""
 
     combiner: Combiner
     officers: Sequence[Officer]
@@ -190,7 +190,7 @@ class OneTimeOpener(UnderCards, Held):
     def open(
         self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
     ) -> OpenedSum:
-        """See `Opener.open`; raises as `Combiner.open`."""
+        """Open a total: see `Opener.open`; raises as `Combiner.open`."""
         heard: dict[int, Answer | SecureFLError] = {}
         for number in self.combiner.able(about.run):
             officer: KeyAdder = self.officers[number]
@@ -201,14 +201,14 @@ class OneTimeOpener(UnderCards, Held):
         return self.combiner.open(total, about, len(nonces), precision_bits, heard)
 
     def sealed_for(self, content: bytes, about: MessageId, names: Sequence[str]) -> BlindTotal:
-        """See `Opener.sealed_for`."""
+        """Seal for clients: see `Opener.sealed_for`."""
         if len(self.officers) > 1:
             raise OpeningRefused("several officers seal no total for clients: none of them has one")
         key = ContentKey.sealing(content, about.digest(), listed(names))
         return BlindTotal.of(key, self.officers[0].wraps(about.run, names, key))
 
     def score(self, content: bytes, about: MessageId, sender: str, nonce: str) -> float | None:
-        """See `Opener.score`; raises as `Combiner.score`."""
+        """Open a score: see `Opener.score`; raises as `Combiner.score`."""
         heard: dict[int, ScorePart | SecureFLError] = {}
         _, _, polynomial = split_score(content)
         for number in self.combiner.able(about.run):

@@ -26,36 +26,36 @@ from securefl.types import MessageSpec
 
 @dataclass(frozen=True, slots=True)
 class UnderCards:
-    """A `Channel` of messages whose keys follow from what cards for these keys hold."""
+    """A `Channel` of messages whose keys follow from the secrets in cards for these keys."""
 
     keys: CardKeys
 
     @property
     def form(self) -> str:
-        """See `Channel.form`."""
+        """Form of the payload: see `Channel.form`."""
         return ONE_TIME
 
     @property
     def key_id(self) -> str:
-        """See `Keyed.key_id`."""
+        """Id of the key: see `Keyed.key_id`."""
         return self.keys.key_id
 
     @property
     def epoch(self) -> int:
-        """See `Keyed.epoch`."""
+        """Epoch of the key: see `Keyed.epoch`."""
         return self.keys.epoch
 
 
 @dataclass(frozen=True, slots=True)
 class OneTimeSealer(UnderCards):
-    """A client's side of the encrypted sum; `Sender` has the secret that its keys follow from."""
+    """Client's side of the encrypted sum; `Sender` has the secret that its keys follow from."""
 
     def max_value(self, n_values: int) -> float:
-        """Weights sum to at most one, so no total exceeds the largest single value."""
+        """Return a message's largest value: weights sum to one at most, so no total is larger."""
         return Digits.of(SUMS, n_values).max_value
 
     def gains(self, spec: MessageSpec) -> Values | float:
-        """The plan's."""
+        """Return the plan's gains."""
         return gains_of(spec)
 
     def opened(self, total: BlindTotal, about: MessageId, sender: Sender) -> tuple[bytes, int]:
@@ -88,28 +88,28 @@ class OneTimeSealer(UnderCards):
 
 @dataclass(frozen=True, slots=True)
 class OneTimeAdder(UnderCards):
-    """The server's side: additions modulo q, and no key."""
+    """Server's side of the encrypted sum: additions modulo q, and no key."""
 
     def n_bytes(self, n_values: int) -> int:
-        """Exact payload length."""
+        """Return the exact payload length."""
         return SUMS.message_bytes(n_values)
 
     def start(self, n_values: int) -> OneTimeSum:
-        """An empty sum."""
+        """Return an empty sum."""
         return OneTimeSum(CipherSum(SUMS.n_ciphertexts(n_values)))
 
 
 @dataclass(frozen=True, slots=True)
 class OneTimeSum:
-    """The running sum of messages."""
+    """Running sum of messages."""
 
     added: CipherSum
 
     def plus(self, payload: bytes | memoryview, most: float = 1.0) -> OneTimeSum:
-        """The sum with one contribution more, all of its ciphertexts."""
+        """Return the sum with one contribution more, all of its ciphertexts."""
         del most  # a sealed weight shows in the total alone
         return OneTimeSum(self.added.plus(payload))
 
     def total(self) -> bytes:
-        """The ciphertexts of the sum."""
+        """Return the ciphertexts of the sum."""
         return self.added.total()

@@ -1,4 +1,4 @@
-"""The profile match under one-time keys: a client seals its profile, the server weighs it.
+"""Profile match under one-time keys: a client seals its profile, the server weighs it.
 
 With x = (σ² + μ², μ, mean log σ²) of a client and b the same of the server's baseline, Eq. (58) of
 FedProf is linear: div = Σ_u w_u (x_u - b_u). The logarithms enter it by their mean alone, so a
@@ -37,9 +37,9 @@ from securefl.exchange.profile_match import (
 from securefl.exchange.sums import ONE_TIME_PROFILE, MessageId, Sealed, Sender, Values, fresh_nonce
 
 MOMENT_UNIT = 4.0
-"""Second moments are larger than means: in this unit both are rounded alike."""
+"""Unit of second moments, which are larger than means: so both are rounded alike."""
 _SCORE = struct.Struct(f"<b{MATCHES.constant_bytes}s")
-"""Exponent and constant coefficient of a score, before the polynomial that opens it."""
+"""Layout of a score: exponent and constant coefficient, before the polynomial that opens it."""
 SCORE_BYTES = _SCORE.size + MATCHES.ciphertext_bytes
 """Exact length of a score."""
 
@@ -48,16 +48,16 @@ SCORE_BYTES = _SCORE.size + MATCHES.ciphertext_bytes
 class _ProfilesUnderCards(UnderCards):
     @property
     def form(self) -> str:
-        """See `Channel.form`."""
+        """Form of the payload: see `Channel.form`."""
         return ONE_TIME_PROFILE
 
 
 @dataclass(frozen=True, slots=True)
 class OneTimeProfileSealer(_ProfilesUnderCards):
-    """A client's side; `Sender` has the secret that its keys follow from."""
+    """Client's side; `Sender` has the secret that its keys follow from."""
 
     def seal(self, profile: Profile, about: MessageId, sender: Sender) -> Sealed:
-        """Encrypt; always whole ciphertexts.
+        """Encrypt a profile; always whole ciphertexts.
 
         Raises:
             ValueRefused: a second moment above `MAX_SECOND_MOMENT`: such scores overflow in
@@ -73,14 +73,14 @@ class OneTimeProfileSealer(_ProfilesUnderCards):
 
 @dataclass(frozen=True, slots=True)
 class OneTimeMatcher(_ProfilesUnderCards):
-    """The server's side: weights in the clear, and no key."""
+    """Server's side: weights in the clear, and no key."""
 
     def n_bytes(self, q: int) -> int:
-        """Exact payload length."""
+        """Return the exact payload length."""
         return profile_bytes(q)
 
     def match(self, payload: bytes, baseline: Profile) -> bytes:
-        """The score divided by a power of two, and the polynomial that a client's key opens it by.
+        """Return the score divided by a power of two, and the polynomial that a key opens it by.
 
         The power of two is that by which the weights amplify a ciphertext's noise.
 
@@ -95,7 +95,7 @@ class OneTimeMatcher(_ProfilesUnderCards):
         return _SCORE.pack(exponent, constant_bytes(constant)) + polynomial_bytes(polynomial)
 
     def precision(self, baseline: Profile) -> float:
-        """Six deviations of the noise, and the rounding of weights.
+        """Return the error of a score: six deviations of the noise, and the rounding of weights.
 
         Rounded weights err in proportion to the distance from the baseline. Up to the size of the
         baseline itself that counts here; beyond, the score grows faster than the error.
@@ -156,7 +156,9 @@ def _weights(baseline: Profile) -> tuple[Rows, int]:
     q = len(mean_Q)
     of_moments = 0.5 * MOMENT_UNIT / (q * variance_Q)
     linear = np.concatenate([of_moments, -mean_Q / (q * variance_Q), [-0.5]])
+    # Scores are means over N / 2 slots, in which each value stands `_copies` times.
     rows = _rows(linear) * MATCHES.poly_degree / 2 / _copies(len(linear))
+    # At most length 1, so that weights amplify no noise; a power of two, so scaling is exact.
     exponent = ceil(log2(np.sqrt(2 * (rows**2).sum() / MATCHES.poly_degree)))
     return np.ldexp(rows, -exponent), exponent
 

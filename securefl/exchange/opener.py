@@ -1,4 +1,4 @@
-"""The capabilities to open totals and scores, and to add up keys, without naming a secret key."""
+"""Capabilities to open totals and scores, and to add up keys, without naming a secret key."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ScorePart = Mapping[int, int]
 
 
 class CardHolder(Keyed, Protocol):
-    """Whoever takes clients' cards."""
+    """Party that takes clients' cards."""
 
     @property
     def keys(self) -> CardKeys:
-        """The public keys that cards are for."""
+        """Public keys that cards are for."""
 
     def take_cards(self, run: str, sender: str, cards: bytes) -> None:
         """Take a client's cards of a session.
@@ -36,12 +36,12 @@ class CardHolder(Keyed, Protocol):
 
 @runtime_checkable
 class Opener(CardHolder, Protocol):
-    """Reads totals of messages whose clients have given their cards."""
+    """Reader of totals of messages whose clients have given their cards."""
 
     def open(
         self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
     ) -> OpenedSum:
-        """The total, each value rounded to so many bits after its leading one.
+        """Open a total, each value rounded to so many bits after its leading one.
 
         `nonces` are those in the signed headers of its messages, by client.
 
@@ -51,7 +51,7 @@ class Opener(CardHolder, Protocol):
         """
 
     def score(self, content: bytes, about: MessageId, sender: str, nonce: str) -> float | None:
-        """The score that a matcher has made of a client's profile; None where it is none.
+        """Open the score that a matcher has made of a client's profile; None where it is none.
 
         `nonce` is the one in the signed header of the profile.
 
@@ -70,7 +70,7 @@ class Opener(CardHolder, Protocol):
 
 
 class KeyAdder(CardHolder, Protocol):
-    """Adds up keys of messages whose clients have given their cards."""
+    """Party that adds up keys of messages whose clients have given their cards."""
 
     def key_sums(self, about: MessageId, nonces: Mapping[str, str]) -> Answer:
         """Return the sum of keys of one message, for each of the officer's groups.

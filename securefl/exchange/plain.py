@@ -19,51 +19,51 @@ _WEIGHT = struct.Struct("<d")
 WEIGHT_TOLERANCE = 1e-9
 _TOTAL = struct.Struct("<dq")
 LARGEST = Digits.of(SUMS, 1).max_value
-"""The widest range in which values can be sealed: one client's 1e38 would be all that is left."""
+"""Widest range in which values can be sealed: one client's 1e38 would be all that is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainChannel:
-    """Values in the model's own precision, then the weight as a double.
+    """Channel in the clear: values in the model's own precision, then the weight as a double.
 
     One object for all three roles, since in the clear there is nothing to keep apart.
     """
 
     dtype: Floats
     min_clients: int = 1
-    """No total of fewer counts: the authority's rule, where there is none."""
+    """Least number of clients in a total: the authority's rule, where there is no authority."""
     key_id: str = ""
     epoch: int = 0
 
     @property
     def form(self) -> str:
-        """Names the encoding in every header."""
+        """Name of the encoding in every header."""
         return f"plain/{self.dtype}"
 
     def max_value(self, n_values: int) -> float:
-        """`LARGEST`, of however many."""
+        """Return `LARGEST`, for any number of values."""
         del n_values
         return LARGEST
 
     def gains(self, spec: MessageSpec) -> float:
-        """None: values travel as they are."""
+        """Return 1: values travel as they are."""
         del spec
         return 1.0
 
     def seal(
         self, values: NDArray[np.floating], weight: float, about: MessageId, sender: Sender
     ) -> Sealed:
-        """The values as they are, and the weight."""
+        """Return the values as they are, and the weight."""
         del about, sender
         own = values.astype(self.dtype, copy=False).data
         return Sealed(b"".join((own, _WEIGHT.pack(weight))))
 
     def n_bytes(self, n_values: int) -> int:
-        """Exact payload length."""
+        """Return the exact payload length."""
         return n_values * np.dtype(self.dtype).itemsize + _WEIGHT.size
 
     def start(self, n_values: int) -> PlainSum:
-        """An empty sum."""
+        """Return an empty sum."""
         return PlainSum(self.dtype, np.zeros(n_values))
 
     def open(self, total: bytes, n_values: int) -> OpenedSum:
@@ -85,7 +85,7 @@ class PlainChannel:
 
 @dataclass(frozen=True, slots=True)
 class PlainSum:
-    """Σ weight_i x_i in double precision, in the order of arrival."""
+    """Running sum of weight_i x_i in double precision, in the order of arrival."""
 
     dtype: str
     values: Values
@@ -93,7 +93,7 @@ class PlainSum:
     n_clients: int = 0
 
     def plus(self, payload: bytes | memoryview, most: float = 1.0) -> PlainSum:
-        """The sum with one contribution more, of a weight of at most `most`.
+        """Return the sum with one contribution more, of a weight of at most `most`.
 
         Raises:
             MessageRefused: another size, a value beyond ±`LARGEST`, or no such weight.
@@ -117,5 +117,5 @@ class PlainSum:
         return PlainSum(self.dtype, total, self.weight + weight, self.n_clients + 1)
 
     def total(self) -> bytes:
-        """The three sums."""
+        """Return the three sums."""
         return b"".join((_TOTAL.pack(self.weight, self.n_clients), self.values.data))

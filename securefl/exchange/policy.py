@@ -1,4 +1,4 @@
-"""What the authority may open, and how: the policy that a consortium signs."""
+"""Policy of the authority's openings, which a consortium signs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from securefl.errors import OpeningRefused, TooFewContributions
 
 @dataclass(frozen=True, slots=True)
 class OpeningRule:
-    """For the messages whose names match."""
+    """Rule for the messages whose names match."""
 
     names: str
     """Shell pattern, as in `layer*/mean`."""
@@ -20,13 +20,13 @@ class OpeningRule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the authority enforces, whoever asks."""
+    """Rules that the authority enforces, whoever asks."""
 
     min_contributions: int = 3
-    """Fewer, and each client could work out the others' values."""
+    """Least contributions to a total: of fewer, each client could work out the others' values."""
     openings_per_run: int = 1_000_000
     rules: tuple[OpeningRule, ...] = (OpeningRule("*"),)
-    """The first that matches counts; a name that none matches is not opened."""
+    """Rules, of which the first that matches counts; a name that none matches is not opened."""
     read: frozenset[str] | None = None
     """Names of the totals that the server reads: all others are sealed for their clients. None
     where it reads all."""
@@ -39,7 +39,7 @@ class Policy:
         raise OpeningRefused(f"the policy opens no {name!r:.100}")
 
     def is_blind(self, name: str) -> bool:
-        """Returns True where totals of this name are sealed for their clients."""
+        """Return whether totals of this name are sealed for their clients."""
         return self.read is not None and name not in self.read
 
 

@@ -1,4 +1,4 @@
-"""Representation profiles (Wu et al., FedProf, section 3.2), and how they are matched.
+"""Representation profiles (Wu et al., FedProf, section 3.2), and the match between them.
 
 Tensor names end with their axes: Q representation elements.
 """
@@ -19,10 +19,10 @@ from securefl.errors import DataError, MessageRefused
 from securefl.exchange.sums import Channel, MessageId, Sealed, Sender
 
 VARIANCE_FLOOR = 1e-6
-"""The least variance that a profile has; an element that never moves would be infinitely far."""
+"""Least variance of a profile; an element that never moves would be infinitely far."""
 
 MAX_SECOND_MOMENT = 64.0
-"""σ² + μ² of an element that travels; so |μ| is at most 8."""
+"""Largest σ² + μ² of an element that travels; so |μ| is at most 8."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ class Profile:
     mean_Q: Float64[Tensor, " Q"]
     variance_Q: Float64[Tensor, " Q"]
     version: int
-    """Rounds completed by the model that the profile was made with."""
+    """Number of rounds completed by the model that the profile was made with."""
 
     def __post_init__(self) -> None:
         mean_Q, variance_Q = self.mean_Q, self.variance_Q
@@ -60,14 +60,14 @@ class Profile:
         return len(self.mean_Q)
 
     def in_unit(self, unit: float) -> Profile:
-        """The profile of the same data with h / unit in the place of h.
+        """Return the profile of the same data with h / unit in the place of h.
 
         No divergence changes where both profiles are in one unit and no variance is at the floor.
         """
         return Profile(self.mean_Q / unit, self.variance_Q / unit / unit, self.version)
 
     def in_range(self) -> Profile:
-        """The profile with every σ² + μ² above `MAX_SECOND_MOMENT` shrunk to it.
+        """Return the profile with every σ² + μ² above `MAX_SECOND_MOMENT` shrunk to it.
 
         So what is too far to be sealed is sealed as far as that goes.
         """
@@ -78,7 +78,7 @@ class Profile:
 
 
 def range_unit(baseline: Profile) -> float:
-    """The power of two in which the baseline's largest σ² + μ² is in 4..16.
+    """Return the power of two in which the baseline's largest σ² + μ² is in 4..16.
 
     Smaller units lose fewer digits to a score's error, larger ones leave clients more room: here
     theirs may be 4 to 16 times as large.
@@ -88,7 +88,7 @@ def range_unit(baseline: Profile) -> float:
 
 
 def divergence(profile: Profile, baseline: Profile) -> float:
-    """How far a profile is from the baseline: (1/q) Σ_u KL(N_k ‖ N_B), Eqs. (3) and (58).
+    """Return the divergence (1/q) Σ_u KL(N_k ‖ N_B) from the baseline, Eqs. (3) and (58).
 
     Equal profiles give 0. Eq. (4) leaves out the -½ that Eq. (58) has, and would give ½.
 
@@ -118,36 +118,36 @@ HEADER_BYTES = _HEADER.size
 
 
 class ProfileSealer(Channel, Protocol):
-    """A client's side."""
+    """Client's side of the match."""
 
     def seal(self, profile: Profile, about: MessageId, sender: Sender) -> Sealed:
-        """The payload of one message; raises ValueRefused where it cannot be sealed."""
+        """Seal the payload of one message; raises ValueRefused where it cannot be sealed."""
 
 
 class Matcher(Channel, Protocol):
-    """The server's side. It can neither make nor read a profile."""
+    """Server's side of the match. It can neither make nor read a profile."""
 
     def n_bytes(self, q: int) -> int:
-        """Exact payload length of a profile of so many elements."""
+        """Return the exact payload length of a profile of so many elements."""
 
     def match(self, payload: bytes, baseline: Profile) -> bytes:
-        """The score (1/q) Σ KL(N_k ‖ N_B), for whoever opens it.
+        """Return the score (1/q) Σ KL(N_k ‖ N_B), for whoever opens it.
 
         Raises:
             MessageRefused: `payload` is no profile of the baseline's length and version.
         """
 
     def precision(self, baseline: Profile) -> float:
-        """An opened score is within this, and 1e-4 of itself, of the exact one."""
+        """Return the largest error of an opened score, beside 1e-4 of the exact one."""
 
 
 def with_header(profile: Profile, content: bytes) -> bytes:
-    """What the server must know in clear: the profile's length and version."""
+    """Put before the content what the server must know in clear: length and version."""
     return _HEADER.pack(_MAGIC, len(profile), profile.version) + content
 
 
 def content_of(payload: bytes, baseline: Profile, n_bytes: int) -> bytes:
-    """What follows the header.
+    """Return what follows the header.
 
     Raises:
         MessageRefused: not `n_bytes` long, or of another length or version than the baseline's.
@@ -171,7 +171,7 @@ _SCORE = struct.Struct("<d")
 
 @dataclass(frozen=True, slots=True)
 class PlainMatch:
-    """Means, then variances, as doubles.
+    """Match in the clear: means, then variances, as doubles.
 
     One object for all roles, since in the clear there is nothing to keep apart.
     """
@@ -181,21 +181,21 @@ class PlainMatch:
 
     @property
     def form(self) -> str:
-        """Names the encoding in every header."""
+        """Name of the encoding in every header."""
         return "match/plain"
 
     def seal(self, profile: Profile, about: MessageId, sender: Sender) -> Sealed:
-        """The profile as it is."""
+        """Return the profile as it is."""
         del about, sender
         values = torch.cat([profile.mean_Q, profile.variance_Q]).double().cpu().numpy()
         return Sealed(with_header(profile, values.astype("<f8").tobytes()))
 
     def n_bytes(self, q: int) -> int:
-        """Exact payload length."""
+        """Return the exact payload length."""
         return HEADER_BYTES + 2 * q * 8
 
     def match(self, payload: bytes, baseline: Profile) -> bytes:
-        """The divergence as a double."""
+        """Return the divergence as a double."""
         q = len(baseline)
         values = np.frombuffer(content_of(payload, baseline, self.n_bytes(q)), "<f8").copy()
         try:
@@ -210,12 +210,12 @@ class PlainMatch:
         return _SCORE.pack(divergence(profile, baseline))
 
     def precision(self, baseline: Profile) -> float:
-        """Doubles all the way."""
+        """Return 1e-9: doubles all the way."""
         del baseline
         return 1e-9
 
     def open(self, score: bytes) -> float | None:
-        """The double; None for what is no finite one."""
+        """Return the double; None for what is no finite one."""
         if len(score) != _SCORE.size:
             return None
         (value,) = _SCORE.unpack(score)

@@ -1,4 +1,4 @@
-"""The verbs of a sum over clients: a client seals, the server adds; `one_time_open` opens.
+"""Verbs of a sum over clients: a client seals, the server adds, an `opener` opens.
 
 A capability is an object: a role that holds no opener cannot spell "open".
 """
@@ -27,17 +27,17 @@ _BOOKKEEPING = struct.Struct("<dq")
 
 @dataclass(frozen=True, slots=True)
 class OpenedSum:
-    """What a sum shows once it is open."""
+    """Content of an opened sum."""
 
     values: Values
-    """Σ p_i x_i, shape (n_values,); of an encrypted sum, rounded."""
+    """Mean Σ p_i x_i, shape (n_values,); of an encrypted sum, rounded."""
     weight: float
-    """Σ weight_i."""
+    """Sum of weights Σ weight_i."""
     n_clients: int
-    """Counted inside the sum: every contribution carries a one."""
+    """Number of clients, counted inside the sum: every contribution carries a one."""
 
     def as_bytes(self) -> bytes:
-        """What crosses the wire of it: the values, their weight and their count."""
+        """Return the bytes that cross the wire: the values, their weight and their count."""
         return self.values.tobytes() + _BOOKKEEPING.pack(self.weight, self.n_clients)
 
 
@@ -82,74 +82,74 @@ class Sealed(NamedTuple):
 
 
 class Keyed(Protocol):
-    """Whatever is of one key, or of none."""
+    """Object of one key, or of none."""
 
     @property
     def key_id(self) -> str:
-        """The key's; empty in the clear."""
+        """Id of the key; empty in the clear."""
 
     @property
     def epoch(self) -> int:
-        """The key's; 0 in the clear."""
+        """Epoch of the key; 0 in the clear."""
 
 
 class Channel(Keyed, Protocol):
-    """Whatever seals, adds, matches or opens under one key, and that one alone, or in the clear."""
+    """Object that seals, adds, matches or opens under one key alone, or in the clear."""
 
     @property
     def form(self) -> str:
-        """The payload's encoding, which every header names."""
+        """Encoding of the payload, which every header names."""
 
 
 class Sealer(Channel, Protocol):
-    """A client's side: packs its weighted values."""
+    """Client's side of a sum: packs its weighted values."""
 
     def seal(
         self, values: NDArray[np.floating], weight: float, about: MessageId, sender: Sender
     ) -> Sealed:
-        """The payload of one message. `values` are finite and within `max_value`."""
+        """Seal the payload of one message. `values` are finite and within `max_value`."""
 
     def max_value(self, n_values: int) -> float:
-        """Largest absolute value that a message of so many may have, gains included."""
+        """Return the largest absolute value of a message of so many, gains included."""
 
     def gains(self, spec: MessageSpec) -> Values | float:
-        """Powers of two, shape (n_values,) or one for all, that values are multiplied by before."""
+        """Return powers of two, shape (n_values,) or one for all, that values are multiplied by."""
 
 
 class RunningSum(Protocol):
-    """The server's side of one sum; it does not change, `plus` gives another."""
+    """Server's side of one sum; it does not change, `plus` gives another."""
 
     def plus(self, payload: bytes | memoryview, most: float = 1.0) -> RunningSum:
-        """The sum with one contribution more, of a weight of at most `most`.
+        """Return the sum with one contribution more, of a weight of at most `most`.
 
         Raises:
             MessageRefused: `payload` is none, or, in the clear, weighs more.
         """
 
     def total(self) -> bytes:
-        """The sum, for whoever opens it."""
+        """Return the sum's bytes, for whoever opens it."""
 
 
 class Adder(Channel, Protocol):
-    """Makes running sums. It can neither make nor read a contribution."""
+    """Maker of running sums. It can neither make nor read a contribution."""
 
     def n_bytes(self, n_values: int) -> int:
-        """Exact payload length of a message with so many values."""
+        """Return the exact payload length of a message with so many values."""
 
     def start(self, n_values: int) -> RunningSum:
-        """An empty sum."""
+        """Return an empty sum."""
 
 
 @runtime_checkable  # for the shape checker that the tests install
 class Exchange(Protocol):
-    """What an algorithm sees of all this: one client's end of a sum over clients."""
+    """One client's end of a sum over clients, as an algorithm sees it."""
 
     @property
     def weight(self) -> float:
-        """This client's weight, before it is divided by the sum of weights.
+        """Weight of this client, before it is divided by the sum of weights.
 
         For clients that train side by side (`simulation.stacked.block`) a tensor, one element each.
         """
 
     def sum(self, name: str, values: NamedTensors) -> Total:
-        """Σ p_i x_i over the clients of the round; blocks until all have sent theirs."""
+        """Return Σ p_i x_i over the clients of the round; block until all have sent theirs."""

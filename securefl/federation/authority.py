@@ -21,7 +21,7 @@ from securefl.federation.total import RELEASED, total_bytes
 
 @final
 class Authority(Checks[Opener]):
-    """The authority over sums: it opens the totals that the policy allows, of several clients each.
+    """Authority over sums: it opens the totals that the policy allows, of several clients each.
 
     The server is told the total, never the sum of keys that opens it.
     """
@@ -56,7 +56,7 @@ class Authority(Checks[Opener]):
 
 
 class ScoreAuthority:
-    """The authority over scores: it opens one of each client a round."""
+    """Authority over scores: it opens one of each client a round."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ScoreAuthority:
 
 @final
 class CheckingOfficer(Checks[KeyAdder]):
-    """An officer, who makes the authority's checks itself and sees no value.
+    """Officer, who makes the authority's checks itself and sees no value.
 
     It answers each total once, for one list of clients, be the answer a refusal.
     """

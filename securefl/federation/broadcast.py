@@ -1,4 +1,4 @@
-"""The broadcast at a round's start: the part of the global state that each client lacks."""
+"""Broadcast at a round's start: the part of the global state that each client lacks."""
 
 from __future__ import annotations
 

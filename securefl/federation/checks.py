@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Checks(Held, Generic[Holder]):
-    """Checks of one who answers for sums: it takes nobody's word for what a request says.
+    """Request checks of one who answers for sums: it takes nobody's word for what a request says.
 
     Opener, roster and policy are replaced where the key or the consortium changes.
     """
@@ -54,11 +54,11 @@ class Checks(Held, Generic[Holder]):
 
     @property
     def card_keys(self) -> CardKeys:
-        """See `engine.Opener.card_keys`."""
+        """Card keys in force: see `engine.Opener.card_keys`."""
         return self.opener.keys
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
-        """See `engine.Opener.be_ready_for`: in one process keys and members stay."""
+        """Do nothing: in one process keys and members stay. See `engine.Opener.be_ready_for`."""
 
     def take_cards(self, run: str, cards: Mapping[str, bytes]) -> dict[str, str]:
         """Take clients' signed cards of a session; returns the reason for each that is refused."""

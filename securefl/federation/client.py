@@ -1,4 +1,4 @@
-"""A client's side of the exchange: it seals and signs each message that leaves it.
+"""Client's side of the exchange: it seals and signs each message that leaves it.
 
 Identity keys of simulated clients, and their roster.
 """
@@ -55,8 +55,9 @@ class Client(Held):
     """True where it takes a sealed sum's total in mid-round as sealed for itself, and no other."""
     signing_key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
     _senders: dict[tuple[str, str], Sender] = field(default_factory=dict, repr=False)
-    """Its secret of a session under a key. It follows from the signing key, so that a client that
-    starts again in a session has the same."""
+    """Secrets of sessions under a key. Each follows from the signing key, so that a client that
+    starts again in a session has the same.
+    """
 
     @property
     def identity(self) -> Ed25519PublicKey:
@@ -188,6 +189,7 @@ class Client(Held):
         return int.from_bytes(self._derived("SecureFL draws 1", run, str(seed)), "big")
 
     def _derived(self, *about: str) -> bytes:
+        # A list in JSON, so that no two uses have the same bytes.
         info = json.dumps(about).encode()
         return HKDF(SHA256(), SEED_BYTES, salt=None, info=info).derive(self.identity_secret())
 

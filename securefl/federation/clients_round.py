@@ -1,4 +1,4 @@
-"""The clients' side of a round: state in, sums asked for, contributions out.
+"""Clients' side of a round: state in, sums asked for, contributions out.
 
 It seals and signs, and has no input or output of its own: an `Outlet` carries its messages. The
 same object serves all clients of a simulation, those of one worker process, and one site.
@@ -279,7 +279,7 @@ class ClientExchange:
     ask: Callable[[str, NamedTensors], Total]
 
     def sum(self, name: str, values: NamedTensors) -> Total:
-        """See `Exchange.sum`."""
+        """Return a total: see `Exchange.sum`."""
         return self.ask(name, values)
 
 

@@ -1,4 +1,4 @@
-"""The ledger of all messages, one entry each, and traffic as the papers count it."""
+"""Ledger of all messages, one entry each, and traffic as the papers count it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The message format, version 4, and the checks that come before any parser.
+"""Message format, version 4, and the checks that come before any parser.
 
     "SFL" 0x04 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
 

@@ -78,19 +78,19 @@ class OfficersHere:
         return numbered(number)
 
     def take_cards(self, run: str, cards: Mapping[str, bytes]) -> dict[int, Mapping[str, str]]:
-        """See `Panel.take_cards`."""
+        """Take clients' signed cards: see `Panel.take_cards`."""
         return {n: officer.take_cards(run, cards) for n, officer in enumerate(self.officers)}
 
     def key_sums(
         self, request: SumRequest, officers: Collection[int]
     ) -> dict[int, Answer | SecureFLError]:
-        """See `Panel.key_sums`."""
+        """Ask for sums of keys: see `Panel.key_sums`."""
         return self._heard(lambda officer: officer.key_sums(request), officers)
 
     def score_parts(
         self, request: ScoreRequest, officers: Collection[int]
     ) -> dict[int, Sequence[ScorePart] | SecureFLError]:
-        """See `Panel.score_parts`."""
+        """Ask for parts of scores: see `Panel.score_parts`."""
         return self._heard(lambda officer: officer.score_parts(request), officers)
 
     def _heard(
@@ -107,7 +107,7 @@ class OfficersHere:
 
 @dataclass(slots=True)
 class Officers:
-    """Opens totals by the answers of k of n officers, who check each request; an `engine.Opener`.
+    """Opener of totals by the answers of k of n officers, who check each request.
 
     Whoever asks them combines their answers, and so reads totals at full precision: over separate
     processes that is the server. The rounding of the policy's rules is not enforced.
@@ -116,9 +116,9 @@ class Officers:
     keys: CardKeys
     panel: Panel
     log: Callable[[Opening], None]
-    """Writes an opening down, before its total is given on."""
+    """Log that an opening is written to, before its total is given on."""
     report: Callable[[Incident], None]
-    """Is given, once a round, each officer that is away, refuses, or has lied."""
+    """Recipient, once a round, of each officer that is away, refuses, or has lied."""
     _round: int = 0
     _named: set[int] = field(default_factory=set)
     """Officers of this round's incidents."""
@@ -133,11 +133,11 @@ class Officers:
 
     @property
     def card_keys(self) -> CardKeys:
-        """See `engine.Opener.card_keys`."""
+        """Card keys in force: see `engine.Opener.card_keys`."""
         return self.keys
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
-        """See `engine.Opener.be_ready_for`: officers that are away are named anew."""
+        """Take up the round, see `engine.Opener.be_ready_for`; name officers that are away anew."""
         del specs  # officers count what they are asked
         self._round, self._named = round_number, set()
 

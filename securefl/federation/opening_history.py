@@ -28,7 +28,7 @@ ScoresRow = tuple[str, int, str, str, str, list[str]]
 """Run and round of scores, `SCORE`, digests of the settings and of what the profiles were made
 under, and the names of their clients."""
 OldScoresRow = tuple[str, int, str, list[str]]
-"""The same without digests, of older releases."""
+"""Row of scores without digests, of older releases."""
 ReleaseRow = tuple[str, int, str, str, list[tuple[str, int, int]] | list[str]]
 """Run, round and name of a total, digest of the settings, and its clients: the name of each, how
 often it counted, and the round that it went on from. Older releases kept the names alone."""
@@ -205,6 +205,7 @@ def _fewest(lists: Collection[frozenset[str]]) -> list[str]:
     """
     names = sorted(frozenset[str]().union(*lists))
     list_client = np.array([[name in of for name in names] for of in lists], dtype=int)
+    # All of them: with at most four lists there are 5^4.
     combinations = np.array(list(product(range(-2, 3), repeat=len(lists))))
     left = combinations @ list_client != 0
     n_left = left.sum(axis=1)

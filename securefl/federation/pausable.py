@@ -73,6 +73,7 @@ class Pausable(Generic[Question, Reply, Result]):
             self._ended = self._pool.submit(self._run)
         self._reply = reply
         with self._around():
+            # Permission to move goes over and comes back: this thread sleeps while the work moves.
             self._go.release()
             self._stopped.acquire()
         # Taken out, so that no exception keeps its frames, and with them a model's graph, alive.
@@ -98,7 +99,7 @@ class Pausable(Generic[Question, Reply, Result]):
         try:
             self._outcome = Finished(self._work(self._ask))
         except Dismissed:
-            return
+            return  # nobody is in `resume` for it
         except BaseException as error:
             self._outcome = error
         self._stopped.release()

@@ -68,7 +68,7 @@ class MatchInTheClear:
 
 
 OpenScores = Callable[[ScoreRequest], list[float | None]]
-"""Opens scores in a request's order; None where one is none."""
+"""Opener of scores in a request's order; None where one is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class SealedMatch:
 
     @property
     def matcher(self) -> OneTimeMatcher:
-        """See `MatchChannel.matcher`."""
+        """Matcher under cards: see `MatchChannel.matcher`."""
         keys = self.opener.card_keys
         assert keys is not None  # noqa: S101 -- for mypy
         return OneTimeMatcher(keys)
@@ -126,7 +126,7 @@ class ProfileQuestion:
         self._baseline: Profile | None = None
 
     def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
-        """See `Question.ask`."""
+        """Ask for divergences: see `Question.ask`."""
         number, channel, server = state.round + 1, self._channel, self._server
         if channel.sealed:
             clients = self._cards.holders(state, clients)
@@ -151,7 +151,7 @@ class ProfileQuestion:
         return self._read(request, opened, precision)
 
     def n_bytes(self, state: State, client: str) -> int:
-        """See `Question.n_bytes`."""
+        """Return the length of an answer: see `Question.n_bytes`."""
         matcher = self._channel.matcher
         about = self._server.run, state.round + 1
         expected = Expected.over(matcher, about, PROFILE, 2 * self._q, "0" * 64)

@@ -1,4 +1,4 @@
-"""The server's questions to clients before a selection, and the checks of their answers.
+"""Questions of the server to clients before a selection, and the checks of their answers.
 
 An answer that is refused is an incident: its client counts as not selected, and the round goes on.
 """
@@ -75,16 +75,16 @@ class NumberQuestion:
 
     @property
     def quantity(self) -> Quantity:
-        """See `Question.quantity`."""
+        """Quantity that is asked for: see `Question.quantity`."""
         return _QUANTITIES[self._name]
 
     @property
     def reads_data(self) -> bool:
-        """See `Question.reads_data`."""
+        """True where a client passes over its data: see `Question.reads_data`."""
         return self._name == LOSS
 
     def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
-        """See `Question.ask`."""
+        """Ask for numbers: see `Question.ask`."""
         server, number, found = self._server, state.round + 1, dict[str, float]()
         survey = server.ask_number(number, self._name, self._allowed, clients)
         for client, answer in self._engine.answers(
@@ -112,7 +112,7 @@ class NumberQuestion:
         return found
 
     def n_bytes(self, state: State, client: str) -> int:
-        """See `Question.n_bytes`."""
+        """Return the length of an answer: see `Question.n_bytes`."""
         return number_bytes(self._server.run, self._name, state, client)
 
 

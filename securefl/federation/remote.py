@@ -1,4 +1,4 @@
-"""The driver of clients that live at several sites, whatever carries the requests."""
+"""Driver of clients that live at several sites, whatever carries the requests."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class _InTurn:
     sites: Sequence[str]
     """Sites that were sent requests, in order."""
     name: str | None = None
-    """The sum's; empty at the end of the round, None before it is known."""
+    """Name of the sum; empty at the end of the round, None before it is known."""
     said: dict[str, Outcome] = field(default_factory=dict)
     """Outcomes that came before the sum was known, by site."""
     due: list[str] = field(init=False)

@@ -1,4 +1,4 @@
-"""The server's side of a round, without input or output of its own.
+"""Server's side of a round, without input or output of its own.
 
 It lists the messages that may come and their sizes, takes those that have come, reports each that
 does not count, lists the sums to be opened, is given the opened sums, and ends with the totals. A
@@ -57,7 +57,7 @@ class _Collecting:
 
 
 class ServerRound:
-    """The round after a state; a client that is out of it stays out."""
+    """Round after a state; a client that is out of it stays out."""
 
     def __init__(
         self, server: Server, context: RoundContext, alike: frozenset[str] | None = None

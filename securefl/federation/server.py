@@ -1,4 +1,4 @@
-"""The server: it checks, adds and matches clients' messages. It holds no secret key of any kind."""
+"""Server that checks, adds and matches clients' messages. It holds no secret key of any kind."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class SumRequest:
 
 
 class Server:
-    """The server of a run: sums and surveys of the roster's clients."""
+    """Server of a run: sums and surveys of the roster's clients."""
 
     def __init__(  # noqa: PLR0913  (what a server has)
         self,

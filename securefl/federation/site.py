@@ -1,4 +1,4 @@
-"""A site: clients that live in one place, behind one function: a request in, its reply out.
+"""Site: clients that live in one place, behind one function: a request in, its reply out.
 
 It has its clients' data, models, identities, and the state that they keep between rounds. A worker
 process of a simulation is a site of several clients, a process of a consortium one of a single
@@ -36,7 +36,7 @@ class Begin:
     in_memory: frozenset[str] = frozenset()
     """Names of messages that need not be signed."""
     job: str = ""
-    """See `RoundContext.job`."""
+    """Id of the job: see `RoundContext.job`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class Ask:
     state: State
     names: Collection[str]
     since: Mapping[str, int] = field(default_factory=dict)
-    """See `Begin.since`."""
+    """Last rounds: see `Begin.since`."""
     job: str = ""
-    """See `RoundContext.job`."""
+    """Id of the job: see `RoundContext.job`."""
 
 
 Request = Begin | Continue | Counted | Ask

@@ -73,6 +73,7 @@ def state_digest(state: State) -> str:
     digest = hashlib.sha256(b"SecureFL state 1\0")
     for kind, named in sorted(state.tensors.items()):
         for name, value in sorted(named.items()):
+            # With its length before it, so that no two lists of tensors give the same bytes.
             about = json.dumps([kind, name, str(value.dtype), list(value.shape)]).encode()
             digest.update(len(about).to_bytes(4, "little") + about)
             flat = value.detach().cpu().contiguous().reshape(-1)

@@ -16,10 +16,10 @@ MAX_LOG_BYTES = 2**30
 MAX_LINE_BYTES = 2**22
 MAX_TENSOR_BYTES = 2**40
 MAX_HEAD_BYTES = 2**25
-"""A safetensors file names all its tensors in its head, which is parsed whole."""
+"""Most bytes of the head in which a safetensors file names all its tensors, parsed whole."""
 
 RETRIES_S = (0.1, 1.0, 5.0)
-"""Pauses before a file is opened again, where there are too many open files."""
+"""Pauses in seconds before a file is opened again, where there are too many open files."""
 
 # No link or pipe that somebody laid there is followed, or waited for. Windows knows neither.
 _NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
@@ -55,7 +55,7 @@ def read_lines(path: Path, max_bytes: int = MAX_LOG_BYTES) -> Iterator[bytes]:
 
 
 def require_tensors(path: Path, max_bytes: int = MAX_TENSOR_BYTES) -> None:
-    """Checks how long a safetensors file and its head are, before a parser believes the head.
+    """Check how long a safetensors file and its head are, before a parser believes the head.
 
     Raises:
         OSError: no such file, or a longer one.
@@ -95,6 +95,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     write_new(partial, content, mode)
     try:
+        # The partial file is on the disk by now, so the rename shows the old content or the new.
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -116,6 +117,7 @@ def append_whole(path: Path, lines: bytes) -> None:
             _require_all(file.write(lines), lines)
             os.fsync(file.fileno())
         except BaseException:
+            # A part of a line that a full disk has taken would read as another line.
             file.truncate(before)
             raise
     if not before:

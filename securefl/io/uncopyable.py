@@ -1,4 +1,4 @@
-"""Key material stays where it was made or read."""
+"""Key material that stays where it was made or read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _FIELDS = "__dataclass_fields__"
 
 
 class Held:
-    """Can be neither pickled nor copied, shallow or deep, nor be taken apart as a dataclass."""
+    """Mixin that can be neither pickled nor copied, nor be taken apart as a dataclass."""
 
     __slots__ = ()
 
@@ -24,7 +24,7 @@ class Held:
 
 
 class _OfTheClass:
-    """An attribute that instances refuse."""
+    """Attribute of a class that instances refuse."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

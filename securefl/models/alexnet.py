@@ -17,7 +17,7 @@ SIDE = 256  # that UniFed resizes every image to
 def alexnet(
     norm: Norm, flat_norm: Norm, in_channels: int = 3, n_classes: int = 10, width: int = 64
 ) -> nn.Sequential:
-    """Five convolutions and two linear layers, a linear classifier; images of any size.
+    """Build five convolutions, two linear layers, a linear classifier; images of any size.
 
     Images are resized to 256 × 256 within the model, so that data stay as small as they are.
 

@@ -1,4 +1,4 @@
-"""A model by the names that a configuration uses."""
+"""Models by the names that a configuration uses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a
     width: int | None = None,
     seed: int = 0,
 ) -> nn.Sequential:
-    """The initialised model, on the CPU; the same arguments give the same values.
+    """Build the initialised model, on the CPU; the same arguments give the same values.
 
     The last layer is the linear classifier, so `model[:-1]` gives the features before it.
 

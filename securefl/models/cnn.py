@@ -1,4 +1,4 @@
-"""A plain convolutional network, small enough for a laptop."""
+"""Plain convolutional network, small enough for a laptop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from securefl.models.layers import Norm, conv3x3
 
 
 def cnn(norm: Norm, in_channels: int = 1, n_classes: int = 10, width: int = 16) -> nn.Sequential:
-    """Four convolutions, two poolings, a linear classifier; for images of 4 × 4 and larger."""
+    """Build four convolutions, two poolings, a linear classifier; for images from 4 × 4 on."""
     return nn.Sequential(
         *_conv_norm_relu(norm, in_channels, width),
         *_conv_norm_relu(norm, width, width),

@@ -25,7 +25,7 @@ N_LAYERS = 2  # m, of a branch
 
 
 def fixup_resnet20(in_channels: int = 3, n_classes: int = 10, width: int = 16) -> nn.Sequential:
-    """The ResNet-20 of `resnet20`, with 47 scalars in place of its norm layers."""
+    """Build the ResNet-20 of `resnet20`, with 47 scalars in place of its norm layers."""
     classifier = nn.Linear(4 * width, n_classes)
     nn.init.zeros_(classifier.weight)
     nn.init.zeros_(classifier.bias)
@@ -45,7 +45,7 @@ def fixup_resnet20(in_channels: int = 3, n_classes: int = 10, width: int = 16) -
 
 @final
 class FixupBlock(nn.Module):
-    """Two convolutions and five scalars, added to what came in; at first, nothing is added."""
+    """Block of two convolutions and five scalars, added to its input; at first it adds nothing."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
@@ -58,11 +58,12 @@ class FixupBlock(nn.Module):
         self.bias2b = ScalarBias()
         self.shortcut = Shortcut(n_out - n_in, stride)
         with torch.no_grad():
+            # Rule 2; the second convolution starts at zero by rule 1.
             self.conv1.weight *= N_BRANCHES ** (-1 / (2 * N_LAYERS - 2))
         nn.init.zeros_(self.conv2.weight)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Cout Hout Wout"]:
-        """The block's output, after its second ReLU."""
+        """Return the block's output, after its second ReLU."""
         hidden = functional.relu(self.bias1b(self.conv1(self.bias1a(x))))
         branch = self.bias2b(self.scale(self.conv2(self.bias2a(hidden))))
         return functional.relu(branch + self.shortcut(x))
@@ -70,25 +71,25 @@ class FixupBlock(nn.Module):
 
 @final
 class ScalarBias(nn.Module):
-    """Adds one learned number, at first 0."""
+    """Layer that adds one learned number, at first 0."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-        """The input plus the bias."""
+        """Return the input plus the bias."""
         return x + self.bias
 
 
 @final
 class ScalarMultiplier(nn.Module):
-    """Multiplies by one learned number, at first 1."""
+    """Layer that multiplies by one learned number, at first 1."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-        """The input times the multiplier."""
+        """Return the input times the multiplier."""
         return x * self.weight

@@ -1,4 +1,4 @@
-"""Layers that the models are made of: one convolution, and what normalises channels."""
+"""Layers that the models are made of: one convolution, and the norms of channels."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from securefl.norms.grouped import grouped_norm
 
 
 def conv3x3(n_in: int, n_out: int, stride: int = 1) -> nn.Conv2d:
-    """A padded 3 × 3 convolution with Kaiming weights, and no bias: a norm follows it."""
+    """Return a padded 3 × 3 convolution with Kaiming weights, and no bias: a norm follows it."""
     conv = nn.Conv2d(n_in, n_out, kernel_size=3, stride=stride, padding=1, bias=False)
     nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
     return conv
 
 
 Norm: TypeAlias = Callable[[int], nn.Module]
-"""Makes the normalisation layer for so many channels."""
+"""Function that makes the normalisation layer for so many channels."""
 
 
 def batch_norm_1d(n_channels: int) -> nn.Module:
-    """Batch normalisation of `(batch, channels)`."""
+    """Return batch normalisation of `(batch, channels)`."""
     return nn.BatchNorm1d(n_channels)
 
 
 def batch_norm_2d(n_channels: int) -> nn.Module:
-    """Batch normalisation of `(batch, channels, height, width)`."""
+    """Return batch normalisation of `(batch, channels, height, width)`."""
     return nn.BatchNorm2d(n_channels)
 
 
 def group_norm(groups: int = 2) -> Norm:
-    """Group normalisation, which needs no statistics of other samples; any number of axes.
+    """Return group normalisation, which needs no statistics of other samples; any number of axes.
 
     The norm raises ValueError for a number of channels that `groups` does not divide.
     """
@@ -40,10 +40,10 @@ def group_norm(groups: int = 2) -> Norm:
 
 
 def layer_norm(n_channels: int) -> nn.Module:
-    """Layer normalisation: a sample's channels and positions together; any number of axes."""
+    """Return layer normalisation: a sample over channels and positions; any number of axes."""
     return grouped_norm(1, n_channels)
 
 
 def instance_norm(n_channels: int) -> nn.Module:
-    """Instance normalisation: each channel over its positions; for feature maps."""
+    """Return instance normalisation: each channel over its positions; for feature maps."""
     return grouped_norm(n_channels, n_channels)

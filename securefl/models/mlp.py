@@ -1,4 +1,4 @@
-"""The perceptron of FedTAN's MNIST experiments (Wang et al., table 5)."""
+"""Perceptron of FedTAN's MNIST experiments (Wang et al., table 5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from securefl.models.layers import Norm
 
 
 def mlp(norm: Norm, sizes: Sequence[int] = (64, 30, 10)) -> nn.Sequential:
-    """Linear, norm and ReLU for each hidden size, then the linear classifier.
+    """Build linear, norm and ReLU for each hidden size, then the linear classifier.
 
     `sizes` are features, hidden sizes, classes; with no hidden size it is a linear model.
     """

@@ -16,13 +16,13 @@ from securefl.models.layers import Norm, conv3x3
 N_BLOCKS = 3  # per stage; 6 · 3 + 2 = 20 layers with weights
 
 Block: TypeAlias = Callable[[int, int, int], nn.Module]
-"""Makes a residual block of two convolutions from its channels in and out, and its stride."""
+"""Function that makes a residual block of two convolutions from channels in and out, and stride."""
 
 
 def resnet20(
     norm: Norm, in_channels: int = 3, n_classes: int = 10, width: int = 16
 ) -> nn.Sequential:
-    """A stem, three stages of three residual blocks, a linear classifier; 19 norm layers."""
+    """Build a stem, three stages of three residual blocks, a linear classifier; 19 norm layers."""
     return nn.Sequential(
         OrderedDict[str, nn.Module](
             stem=conv3x3(in_channels, width),
@@ -37,7 +37,7 @@ def resnet20(
 
 
 def stages(block: Block, width: int) -> dict[str, nn.Module]:
-    """The three stages by name; the second and third double the channels and halve the image."""
+    """Build the three stages by name; the second and third double channels and halve the image."""
     return {
         "stage1": _stage(block, width, width, stride=1),
         "stage2": _stage(block, width, 2 * width, stride=2),
@@ -54,7 +54,7 @@ def _stage(block: Block, n_in: int, n_out: int, stride: int) -> nn.Sequential:
 
 @final
 class BasicBlock(nn.Module):
-    """Two normalised convolutions, added to what came in."""
+    """Block of two normalised convolutions, added to what came in."""
 
     def __init__(self, norm: Norm, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
@@ -65,26 +65,28 @@ class BasicBlock(nn.Module):
         self.shortcut = Shortcut(n_out - n_in, stride)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Cout Hout Wout"]:
-        """The block's output, after its second ReLU."""
+        """Return the block's output, after its second ReLU."""
         hidden = functional.relu(self.norm1(self.conv1(x)))
         return functional.relu(self.norm2(self.conv2(hidden)) + self.shortcut(x))
 
 
 @final
 class Shortcut(nn.Module):
-    """The parameter-free shortcut, option A: every `stride`-th pixel, and channels of zeros."""
+    """Parameter-free shortcut, option A: every `stride`-th pixel, and channels of zeros."""
 
     def __init__(self, n_zero_channels: int, stride: int) -> None:
         super().__init__()
         self.n_zero_channels = n_zero_channels
         self.stride = stride
         self.n_groups = 1
-        """Of channels; each gets its own zeros."""
+        """Number of groups of channels; each gets its own zeros."""
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Cout Hout Wout"]:
-        """The subsampled image, its new channels behind the old ones."""
+        """Return the subsampled image, its new channels behind the old ones."""
         pixels = x[:, :, :: self.stride, :: self.stride]
         if self.n_groups == 1:
             return functional.pad(pixels, (0, 0, 0, 0, 0, self.n_zero_channels))
+        # Models of several clients stand side by side in the channels: each group gets its zeros
+        # behind it.
         grouped = pixels.unflatten(1, (self.n_groups, -1))
         return functional.pad(grouped, (0, 0, 0, 0, 0, self.n_zero_channels)).flatten(1, 2)

@@ -1,4 +1,4 @@
-"""A site's approval of a job: settings, and what they have leave the site, under its signature.
+"""Approval of a job by a site: settings, and what they have leave the site, signed by it.
 
 The signature is over all other fields, as JSON in one form, by the Ed25519 key of the site's own
 identity, behind a prefix that no other signature of that key has.
@@ -151,7 +151,7 @@ def require_current(name: str, certificate: x509.Certificate, at: datetime) -> N
 
 
 class ApprovedJob:
-    """An approval that a site requires, held against the job in two steps."""
+    """Approval that a site requires, held against the job in two steps."""
 
     def __init__(self, path: Path, identity: ProcessIdentity) -> None:
         """Read the file; raises ConfigError where it is missing, or not this site's."""

@@ -1,4 +1,4 @@
-"""The authority process: opens what the server asks for, and nothing that was opened before."""
+"""Authority process: opens what the server asks for, and nothing that was opened before."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ MAX_OWN_LOG_BYTES = 2**40
 """Most bytes of a log of its own, which it reads line by line; a year of large runs takes more than
 others' logs may."""
 PAUSE_S = 1.0
-"""Before the server is called again."""
+"""Seconds before the server is called again."""
 _ROW: TypeAdapter[Row] = TypeAdapter(Row)
 
 
 @dataclass(slots=True)
 class AuthorityLog:
-    """The authority's own folder: every opening, and its history, also of processes before.
+    """Folder of the authority: every opening, and its history, also of processes before.
 
     Without the second, a server could have a sum opened anew, of fewer clients, after a restart, or
     in another run; or a client's score a second time.
@@ -167,7 +167,7 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 
 
 class AuthorityProcess:
-    """Answers the consortium's server, run after run: the authority, or one of several officers.
+    """Process that answers the consortium's server, run after run: the authority or an officer.
 
     An officer adds up keys and opens nothing. The authority is the first officer where the
     consortium has several.
@@ -181,7 +181,7 @@ class AuthorityProcess:
         say: Callable[[str], None],
         take_up: Callable[[str], None] | None = None,
     ) -> None:
-        """Raises as `Keeper.now`, and ConfigError where settings and keys do not fit.
+        """Read the keys; raises as `Keeper.now`, and ConfigError where settings do not fit.
 
         `take_up` has an officer's newer bundle hold, or raises KeyFileError; None where the keeper
         has all that is news by itself.

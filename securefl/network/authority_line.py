@@ -1,4 +1,4 @@
-"""The server's lines to those who open: the authority, or one of several officers."""
+"""Lines of the server to those who open: the authority, or one of several officers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STOPPED = "the server was stopped"
 
 
 class Line:
-    """The connection of the authority, or an officer, which takes it up again where it was lost."""
+    """Connection of the authority, or an officer, which takes it up again where it was lost."""
 
     def __init__(
         self, who: Callable[[], str] = lambda: AUTHORITY, command: str = "authority serve"
@@ -102,7 +102,7 @@ class Line:
 
 
 async def ask_what_holds(authority: Link, ready: bodies.Ready) -> bodies.News:
-    """Before a round: the bundles that the server does not know yet.
+    """Ask, before a round, for the bundles that the server does not know yet.
 
     Raises:
         OpeningRefused: the authority's keys cannot be used, or this server is none any more.
@@ -219,7 +219,7 @@ async def _answer(authority: Link, frame: Frame, size: int) -> bytes:
 
 @dataclass(slots=True)
 class Given:
-    """Clients' cards for the keys in force, which whoever calls anew is given again."""
+    """Cards of clients for the keys in force, which whoever calls anew is given again."""
 
     key_id: str = ""
     cards: dict[str, bytes] = field(default_factory=dict)
@@ -233,24 +233,24 @@ class Given:
 
 @dataclass(slots=True)
 class KeyLine:
-    """A line on which each round is announced, and cards given again, before anything is asked."""
+    """Line on which each round is announced, and cards given again, before anything is asked."""
 
     line: Line
     given: Callable[[], Given]
-    """Returns the cards that it is to have."""
+    """Function that returns the cards that it is to have."""
     take_up: Callable[[bodies.Bundles, str], None]
-    """Given what is news, and its sender; raises PeerError where it is refused."""
+    """Function that takes news and its sender; raises PeerError where it is refused."""
     say: Callable[[str], None]
     files: Callable[[], str] = lambda: ""
-    """Returns the newest bundle for an officer; empty where there is none."""
+    """Function that returns the newest bundle for an officer; empty where there is none."""
     _ready: bodies.Ready | None = None
     """Announcement of this round."""
     _announced_on: Link | None = None
-    """The connection on which it was."""
+    """Connection on which it was."""
     _given_on: tuple[Link | None, str] = (None, "")
-    """The connection on which cards were given, and the id of their keys."""
+    """Connection on which cards were given, and the id of their keys."""
     _files_on: tuple[Link | None, str] = (None, "")
-    """The connection on which a bundle was sent, and that bundle."""
+    """Connection on which a bundle was sent, and that bundle."""
 
     def announce(self, ready: bodies.Ready) -> None:
         """Have a round announced on the next connection that is asked for."""

@@ -62,11 +62,11 @@ MAX_CARD = 2**15
 CARDS_AT_ONCE = 100
 """Clients of one frame of cards, at most."""
 MAX_REASON = 500
-"""Characters: even as escapes they fit into a small frame."""
+"""Most characters of a reason: even as escapes they fit into a small frame."""
 
 
 class Body(BaseModel):
-    """A JSON body."""
+    """JSON body."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -83,7 +83,7 @@ Age = Annotated[
 
 
 class Hello(Body):
-    """A client's first words."""
+    """First words of a client."""
 
     version: Annotated[int, Field(ge=1, lt=2**15)] = VERSION
     settings: Hex32
@@ -99,7 +99,7 @@ class Hello(Body):
 
 
 class Ready(Body):
-    """The server's question before a round: of no other is anything opened until it asks again."""
+    """Question of the server before a round: of no other is anything opened until it asks again."""
 
     run: Hex32
     settings: Hex32
@@ -114,7 +114,7 @@ class Ready(Body):
 
 
 class LogRequest(Body):
-    """The server's question for the authority's log of one of its sessions."""
+    """Question of the server for the authority's log of one of its sessions."""
 
     run: Hex32
     known: Annotated[int, Field(ge=0, lt=2**31)]
@@ -131,7 +131,7 @@ def _all_or_none(bundles: Bundles) -> Bundles:
 
 
 class News(Body):
-    """The authority's answer: bundles by role, none where the server has them."""
+    """Answer of the authority: bundles by role, none where the server has them."""
 
     bundles: Annotated[Bundles, AfterValidator(_all_or_none)]
 
@@ -141,7 +141,7 @@ RoundsDone = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Welcome(Body):
-    """The server's answer."""
+    """Answer of the server to a client's first words."""
 
     run: Hex32
     """Id of this session: another one each time that the server begins or resumes."""
@@ -150,7 +150,7 @@ class Welcome(Body):
 
 
 class RoundBegins(Body):
-    """A round, and how a client takes part in it; tensors follow."""
+    """Round that begins, and how a client takes part in it; tensors follow."""
 
     round: Round
     times: Annotated[int, Field(ge=1, lt=2**31)] = 1
@@ -162,7 +162,7 @@ class RoundBegins(Body):
 
 
 class QuestionBody(Body):
-    """A question to a client, beside its training; tensors follow."""
+    """Question to a client, beside its training; tensors follow."""
 
     round: Round
     name: Annotated[str, Field(max_length=100)]
@@ -176,7 +176,7 @@ class Reason(Body):
 
     reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
     round: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """The round that a client is out of; 0 where it is not about one."""
+    """Number of the round that a client is out of; 0 where it is not about one."""
     diverged: bool = False
     """True where a client leaves since its own values cannot be sent."""
 
@@ -186,12 +186,12 @@ class Refusal(Body):
 
     too_few: bool
     rubbish: bool = False
-    """It is no total of honest clients."""
+    """True where it is no total of honest clients."""
     reason: Annotated[str, Field(max_length=MAX_REASON)]
 
 
 class CardsGiven(Body):
-    """Clients' cards of a session."""
+    """Cards of clients, of a session."""
 
     run: Hex32
     cards: Annotated[
@@ -214,7 +214,7 @@ class CardsTaken(Body):
 
 
 class Signed(Body):
-    """A header as its client signed it."""
+    """Header as its client signed it."""
 
     header: Annotated[Base64Bytes, Field(max_length=2 * MAX_HEADER_BYTES)]
     signature: Annotated[Base64Bytes, Field(max_length=128)]
@@ -224,7 +224,7 @@ class Signed(Body):
 
 
 class OpenRequest(Body):
-    """All of a `SumRequest` but the ciphertexts, which follow."""
+    """Fields of a `SumRequest`, all but the ciphertexts, which follow."""
 
     run: Hex32
     round: Annotated[int, Field(ge=0, lt=2**31)]
@@ -240,7 +240,7 @@ class OpenRequest(Body):
     due: Annotated[float, Field(gt=0, le=MAX_CLIENTS)] | None = None
     """Weight of a blind total by the settings; None where the server knows no client's."""
     told: bool = True
-    """See `DueWeight.told`."""
+    """True where weights are known: see `DueWeight.told`."""
 
 
 Parsed = TypeVar("Parsed", bound=Body)
@@ -374,7 +374,7 @@ def state_bytes(state: State, known: State | None) -> bytes:
 
 
 def max_state_bytes(like: State) -> int:
-    """Largest size of a frame with the tensors of such a state."""
+    """Return the largest size of a frame with the tensors of such a state."""
     tensors = _named(like).values()
     size = sum(value.numel() * value.element_size() for value in tensors)
     return size + SMALL + HEAD_BYTES + 1024 * len(tensors)

@@ -1,4 +1,4 @@
-"""An officer's keys, roster and policy: its bundle, which changes while its process runs."""
+"""Keys, roster and policy of an officer: its bundle, which changes while its process runs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from securefl.network.trust import MemberStanding, OfficerBundle
 
 @dataclass(slots=True)
 class BundleKeeper:
-    """A `Keeper` by a bundle of the role officer; it rotates nothing and passes nothing on."""
+    """`Keeper` by a bundle of the role officer; it rotates nothing and passes nothing on."""
 
     bundle: OfficerBundle
     load: Callable[[OfficerBundle], tuple[CardSecret, int, Quorum]]
-    """Loads the officer's own secret of a bundle's epoch, and its number; raises KeyFileError."""
+    """Function that loads the secret of a bundle's epoch, and its number; raises KeyFileError."""
     keep: Callable[[str], None] = lambda _files: None
-    """Writes a bundle down, for a process that starts again, as older secrets are gone then; raises
-    KeyFileError."""
+    """Function that writes a bundle down, for a process that starts again, as older secrets are
+    gone then; raises KeyFileError."""
     _standing: MemberStanding | None = None
     _of: OfficerBundle | None = None
-    """The bundle that the standing is by."""
+    """Bundle that the standing is by."""
     _lock: Lock = field(default_factory=Lock)
 
     def now(self) -> MemberStanding:
-        """See `Keeper.now`; the officer of one epoch is one object, which has the clients' cards.
+        """Return the standing, see `Keeper.now`; one epoch's officer is one object, with the cards.
 
         Raises:
             KeyFileError: the folder has no secret of the bundle's epoch.

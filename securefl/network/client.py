@@ -1,4 +1,4 @@
-"""The client process: carries requests to its site, and what the site says back.
+"""Client process: carries requests to its site, and what the site says back.
 
 Training, sealing and answering run in a thread; heartbeats go on meanwhile.
 """
@@ -33,27 +33,27 @@ from securefl.network.trust import TrustedBundle
 from securefl.runs.session import torch_threads
 
 PAUSE_S = 1.0
-"""Before a lost connection is taken up again."""
+"""Seconds before a lost connection is taken up again."""
 
 
 class _RunOver(Exception):
-    """Nothing comes any more of this run; the reason is empty where by the server all is well."""
+    """End of the run; the reason is empty where by the server all is well."""
 
 
 @dataclass(slots=True)
 class ClientProcess:
-    """One client. What it keeps between rounds lies in its folder."""
+    """Process of one client. What it keeps between rounds lies in its folder."""
 
     identity: ProcessIdentity
     party: ClientParty
     bundle: TrustedBundle
     say: Callable[[str], None]
     _welcomed: bool = False
-    """On the connection that it has, or had last."""
+    """True once it was welcomed on the connection that it has, or had last."""
     _job: str = ""
     """Id of the job that it was welcomed to last."""
     _asked: Counter[str] = field(default_factory=Counter)
-    """The last round of each job that a server has asked this process for anything of."""
+    """Last round of each job that a server has asked this process for anything of."""
 
     async def run(self, server: Destination, patience_s: float) -> None:
         """Take part until the run is over; a lost connection is taken up again.

@@ -1,4 +1,4 @@
-"""Connections: who listens, who calls, and that the peer is who it should be.
+"""Connections: listener and caller, and the proof that the peer is who it should be.
 
 An address is called by gRPC over TLS 1.3, with certificates of the consortium on both sides. A
 connection is one stream. Another `Destination` and `Entrance` may stand in its place.
@@ -31,12 +31,12 @@ MOST_OF_ONE = 4
 """Connections of one name: more than one, as a peer may call anew before its old one is gone."""
 STRANGER = "a stranger"
 PAUSE_S, MOST_PAUSE_S = 0.3, 2.0
-"""Between two tries to connect, at first and at most."""
+"""Seconds between two tries to connect, at first and at most."""
 _SERVICE, _METHOD = "securefl.Party", "Connect"
 
 
 class NobodyAnswers(Exception):
-    """No connection; another try may have one."""
+    """Lack of a connection; another try may have one."""
 
 
 class Destination(Protocol):
@@ -64,14 +64,14 @@ class Entrance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a role listens: `Destination` and `Entrance` by gRPC."""
+    """Address of a listening role: `Destination` and `Entrance` by gRPC."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """`HOST:PORT`; raises ConfigError."""
+        """Parse `HOST:PORT`; raises ConfigError."""
         host, colon, port = text.rpartition(":")
         if not (colon and host and port.isascii() and port.isdigit() and int(port) < 2**16):
             raise ConfigError(f"{text!r:.100}: write HOST:PORT, for example 127.0.0.1:7443")
@@ -81,7 +81,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def called(self, identity: ProcessIdentity, trust: Trust, role: Role) -> Link:
-        """See `Destination.called`."""
+        """Connect: see `Destination.called`."""
         credentials = grpc.ssl_channel_credentials(
             identity.ca_pem, identity.transport_key_pem(), identity.transport_pem
         )
@@ -98,7 +98,7 @@ class Address:
         return Link(name, call, certificate)
 
     async def opened(self, door: Door, most: int) -> tuple[str, Callable[[], Awaitable[None]]]:
-        """See `Entrance.opened`."""
+        """Open the entrance: see `Entrance.opened`."""
 
         async def arrived(_: object, context: Any) -> None:
             end = Stream(context)
@@ -119,7 +119,7 @@ class Address:
 
 
 def _options() -> list[tuple[str, Any]]:
-    """Return gRPC's for both ends: small messages, and pings as often as they are needed."""
+    """Return gRPC's options for both ends: small messages, and pings as often as needed."""
     beat, silent = int(1000 * stream.BEAT_S), int(1000 * stream.SILENT_S)
     return [
         ("grpc.max_receive_message_length", stream.CHUNK_BYTES),
@@ -197,18 +197,18 @@ def _not_connected(error: BaseException | None) -> str:
 
 @dataclass(slots=True)
 class Door:
-    """Somebody who listens. Whatever a caller does, listening goes on."""
+    """Door of a listener. Whatever a caller does, listening goes on."""
 
     identity: ProcessIdentity
     admitted: Callable[[x509.Certificate], str]
-    """Names the caller with a transport certificate, or raises why not."""
+    """Function that names the caller with a transport certificate, or raises why not."""
     serve: Callable[[Link], Awaitable[None]]
-    """Has a connection from then on; it is closed when this ends."""
+    """Function that has a connection from then on; it is closed when this ends."""
     say: InitVar[Callable[[str], None]]
     at: str = ""
-    """Where callers arrive: HOST:PORT, its port found where it was given as 0."""
+    """Address where callers arrive: HOST:PORT, its port found where it was given as 0."""
     stop: Callable[[], Awaitable[None]] = field(init=False)
-    """Ends all connections, of which each has a moment more, and listens no longer."""
+    """Function that ends all connections, each after a moment more, and listens no longer."""
     shut_because: str = ""
     _placed: Counter[str] = field(default_factory=Counter)
     """Connections of each name."""

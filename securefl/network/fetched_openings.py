@@ -1,4 +1,4 @@
-"""The authority's log of a run's sessions, fetched into the server's folder of the run.
+"""Log of the authority of a run's sessions, fetched into the server's folder of the run.
 
 It is evidence of what was decrypted, which an audit holds against the server's own ledger. Rows are
 only ever added: those of a session that was killed are fetched in the next one.
@@ -32,7 +32,7 @@ _ROW = TypeAdapter(Opening)
 
 @dataclass(slots=True)
 class FetchedOpenings:
-    """The authority's log of the sessions of one run, as far as the folder has it."""
+    """Log of the authority of the sessions of one run, as far as the folder has it."""
 
     folder: RunFolder
     sessions: Sequence[str]

@@ -102,12 +102,12 @@ class Traffic:
 
 
 class Link:
-    """A connection to the one peer whose certificate bears this name."""
+    """Connection to the one peer whose certificate bears this name."""
 
     def __init__(self, name: str, stream: Chunks, certificate: x509.Certificate) -> None:
         self.name = name
         self.certificate = certificate
-        """The peer's, by which it was let in: its transport's where it has called."""
+        """Certificate of the peer by which it was let in: its transport's where it has called."""
         self.traffic = Traffic()
         """Bytes that are counted here; several connections may share one."""
         self._stream = stream

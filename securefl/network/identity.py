@@ -45,17 +45,17 @@ def host_of(role: Role) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One party's."""
+    """Identity of one party."""
 
     name: str
     certificate: x509.Certificate
     ca: x509.Certificate
-    """The consortium's, which vouches for all peers."""
+    """Certificate of the consortium's CA, which vouches for all peers."""
     key: Ed25519PrivateKey = field(repr=False)
     transport: x509.Certificate | None = None
-    """For TLS with a P-256 key; None in a folder of an older release."""
+    """Certificate for TLS with a P-256 key; None in a folder of an older release."""
     transport_key: EllipticCurvePrivateKey | None = field(default=None, repr=False)
-    """The key of `transport`."""
+    """Key of `transport`."""
 
     @property
     def ca_pem(self) -> bytes:
@@ -108,10 +108,10 @@ _SIGNATURE_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """A caller's question to whoever answers."""
+    """Question of a caller to whoever answers."""
 
     caller: x509.Certificate
-    """Its transport certificate."""
+    """Transport certificate of the caller."""
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
 
     def answer(self, certificate: x509.Certificate, key: Ed25519PrivateKey) -> bytes:

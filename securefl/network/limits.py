@@ -17,11 +17,11 @@ from securefl.network.frames import Frame, Link
 
 @dataclass(slots=True)
 class Announced:
-    """The last READY of a connection; of no other round is anything opened."""
+    """Last READY of a connection; of no other round is anything opened."""
 
     ready: bodies.Ready | None = None
     n_scores: int = 0
-    """Scores that were asked for since."""
+    """Number of scores that were asked for since."""
 
     def require_session(self, run: str, server: str) -> None:
         """Raise OpeningRefused for cards of another session than the announced one."""
@@ -73,7 +73,7 @@ class Room:
         self._awaited: list[str] = []
         """Clients whose turn has not come, as the loop of rounds has said last."""
         self._seen = self._awaited
-        """The same, as it was when `_held` was last brought up to it."""
+        """Clients as they were when `_held` was last brought up to them."""
         self._n_waiting = 0
         self._changed = asyncio.Event()
 
@@ -130,6 +130,7 @@ class Room:
 
     def wake(self) -> None:
         """Have all who wait look again whether they have room."""
+        # A new event each time: whoever waits holds the old one, and looks again.
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -143,14 +144,14 @@ class Room:
 
 @dataclass(slots=True)
 class Place:
-    """A client's place in the room, while its messages arrive on a connection."""
+    """Place of a client in the room, while its messages arrive on a connection."""
 
     room: Room
     client: str
     link: Link
     begins: Callable[[bytes, int], None] | None
-    """Called with the first message's beginning and the number of bytes to come, before any is
-    held; raises PeerError for a message that nobody expects."""
+    """Check of the first message's beginning and the number of bytes to come, before any is held;
+    raises PeerError for a message that nobody expects."""
 
     async def keep(
         self, limit: asyncio.Timeout, frame: Frame, chunk: bytes, to_come_bytes: int

@@ -1,4 +1,4 @@
-"""The clients that are connected to the server, and what each of them sends next."""
+"""Members: the clients that are connected to the server, and what each sends next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from securefl.network.settings import differing
 
 HELLO_S = 10.0
 JOIN_S = 0.5
-"""Between two times that a client joins: a storm of them costs nobody anything."""
+"""Seconds between two times that a client joins: a storm of them costs nobody anything."""
 
 
 @dataclass(slots=True)
@@ -28,13 +28,13 @@ class Members:
 
     run: str
     job: str
-    """See `bodies.Welcome`."""
+    """Id of the job: see `bodies.Welcome`."""
     settings: str
     """Digest of the server's settings."""
     tables: Mapping[str, str]
     """Short digest of each table of them."""
     names: Collection[str]
-    """The roster's, in the order in which clients are added up."""
+    """Names of the roster, in the order in which clients are added up."""
     timeout_s: float
     """Seconds that a client has for its next message."""
     say: Callable[[str], None]

@@ -32,7 +32,7 @@ LATE = ": late, "
 """Words of an incident's reason where a client's message has not come in time."""
 _NO_AUTHORITY = "the authority is not connected"
 ALIVE_S = 5.0
-"""For the event loop to do a step, before it counts as stuck."""
+"""Seconds for the event loop to do a step, before it counts as stuck."""
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 Labels = tuple[str, ...]
@@ -50,7 +50,7 @@ class MetricValue:
 
 
 class Watched(Protocol):
-    """A process that an operator looks at."""
+    """Process that an operator looks at."""
 
     def numbers(self) -> Iterator[MetricValue]:
         """Yield its counts."""
@@ -64,12 +64,12 @@ class Watched(Protocol):
 
 @dataclass(slots=True)
 class _Loop:
-    """The event loop of the process; None before it runs."""
+    """Event loop of the process; None before it runs."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
     def is_alive(self) -> bool:
-        """See `Watched.is_alive`."""
+        """Return whether the loop goes on: see `Watched.is_alive`."""
         if self.loop is None:
             return True  # it still loads what it needs
         step = threading.Event()
@@ -88,12 +88,12 @@ class ServerMonitor(_Loop):
     """Rounds that are done, those of earlier sessions included."""
     quorum: int = 1
     connected: Callable[[], int] = lambda: 0
-    """Returns the number of clients that are connected."""
+    """Function that returns the number of clients that are connected."""
     authority: Callable[[], bool] | None = None
-    """Returns whether the authority, or as many officers as are needed, is connected; None where
-    nothing is encrypted."""
+    """Function that returns whether the authority, or as many officers as are needed, is
+    connected; None where nothing is encrypted."""
     officers: Callable[[], int] | None = None
-    """Returns the number of officers that are connected; None where there is one authority."""
+    """Function that returns the number of connected officers; None where there is one authority."""
     opened: int = 0
     """Totals and lists of scores that the authority has opened."""
     missed: Counter[Labels] = field(default_factory=Counter)
@@ -140,7 +140,7 @@ class ServerMonitor(_Loop):
         self._now.clear()
 
     def numbers(self) -> Iterator[MetricValue]:
-        """See `Watched.numbers`."""
+        """Yield the counts: see `Watched.numbers`."""
         yield gauge("rounds_done", "Rounds that are done", self.done)
         yield gauge("rounds", "Rounds that the settings ask for", self.rounds)
         yield gauge("clients_connected", "Clients that are connected now", self.connected())
@@ -160,7 +160,7 @@ class ServerMonitor(_Loop):
         yield from _bytes(self.traffic)
 
     def not_ready(self) -> str:
-        """See `Watched.not_ready`."""
+        """Return why not: see `Watched.not_ready`."""
         if self.authority and not self.authority():
             return "too few officers are connected" if self.officers else _NO_AUTHORITY
         if (here := self.connected()) < self.quorum:
@@ -177,12 +177,12 @@ class AuthorityMonitor(_Loop):
     opened: int = 0
     refused: int = 0
     openings_left: Callable[[], int] = lambda: 0
-    """Returns the number of totals that the policy still opens in this session."""
+    """Function that returns the number of totals that the policy still opens in this session."""
     epoch: Callable[[], int] = lambda: 0
     traffic: Traffic = field(default_factory=Traffic)
 
     def numbers(self) -> Iterator[MetricValue]:
-        """See `Watched.numbers`."""
+        """Yield the counts: see `Watched.numbers`."""
         yield gauge("server_connected", "1 where a server is connected", float(bool(self.server)))
         yield counter("openings", "Totals, and lists of scores, that were opened", self.opened)
         yield counter("refusals", "Totals, and lists of scores, that were refused", self.refused)
@@ -193,7 +193,7 @@ class AuthorityMonitor(_Loop):
         yield from _bytes(self.traffic)
 
     def not_ready(self) -> str:
-        """See `Watched.not_ready`."""
+        """Return why not: see `Watched.not_ready`."""
         return "" if self.server else "no server is connected"
 
 
@@ -222,11 +222,11 @@ except ImportError as error:
 
 Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily
 REQUEST_S = 10.0
-"""For a caller to say what it wants."""
+"""Seconds for a caller to say what it wants."""
 
 
 class _Collector(Collector):
-    """The counts of a process, as they are when somebody asks."""
+    """Collector of a process's counts, as they are when somebody asks."""
 
     def __init__(self, watched: Watched, role: str) -> None:
         self._watched = watched
@@ -247,7 +247,7 @@ def _family(name: str, number: MetricValue) -> Family:
 
 @contextmanager
 def metrics_page(watched: Watched, role: str, at: Address) -> Iterator[str]:
-    """Within, the page is there; gives its address, its port found where it was given as 0.
+    """Serve the page within; yield its address, its port found where it was given as 0.
 
     Raises:
         ConfigError: the address cannot be had.

@@ -1,4 +1,4 @@
-"""The server's lines to several officers, of whom each is a process; they are asked all at once.
+"""Lines of the server to several officers, of whom each is a process; all are asked at once.
 
 The server combines their answers, and so reads totals at full precision. It cannot spell a secret.
 """
@@ -33,9 +33,9 @@ from securefl.types import MessageSpec
 
 Result = TypeVar("Result")
 OTHERS_S = 5.0
-"""For the other officers to call, once as many have as are needed; before the first round."""
+"""Seconds for the other officers to call, once enough have; before the first round."""
 PAUSE_S = 0.1
-"""Between two looks at who has called."""
+"""Seconds between two looks at who has called."""
 AWAY = "is away"
 
 
@@ -63,14 +63,14 @@ async def gathered(lines: Sequence[Line], needed: int, within_s: float) -> None:
 
 @dataclass(slots=True)
 class OfficerLines:
-    """A `Panel` of officers that call the server, for the thread of the loop of rounds."""
+    """`Panel` of officers that call the server, for the thread of the loop of rounds."""
 
     lines: Sequence[KeyLine]
-    """Officer by officer; the first one is the authority's."""
+    """Lines, officer by officer; the first one is the authority's."""
     quorum: Quorum
     loop: asyncio.AbstractEventLoop
     limit_s: float
-    """For each of them to answer, and for as many as are needed to be there."""
+    """Seconds for each of them to answer, and for as many as are needed to be there."""
     _benched: dict[int, str] = field(default_factory=dict)
     """Reason why an officer is asked nothing more in this round."""
 
@@ -100,7 +100,7 @@ class OfficerLines:
     def take_cards(
         self, run: str, cards: Mapping[str, bytes]
     ) -> dict[int, Mapping[str, str] | SecureFLError]:
-        """See `Panel.take_cards`."""
+        """Give cards: see `Panel.take_cards`."""
 
         def give(_number: int, link: Link) -> Awaitable[Mapping[str, str]]:
             return give_cards(link, run, cards)
@@ -110,7 +110,7 @@ class OfficerLines:
     def key_sums(
         self, request: SumRequest, officers: Collection[int]
     ) -> dict[int, Answer | SecureFLError]:
-        """See `Panel.key_sums`."""
+        """Ask for sums of keys: see `Panel.key_sums`."""
 
         def ask(number: int, link: Link) -> Awaitable[Answer]:
             return ask_for_key_sums(link, request, self.quorum, number)
@@ -120,7 +120,7 @@ class OfficerLines:
     def score_parts(
         self, request: ScoreRequest, officers: Collection[int]
     ) -> dict[int, Sequence[ScorePart] | SecureFLError]:
-        """See `Panel.score_parts`."""
+        """Ask for parts of scores: see `Panel.score_parts`."""
 
         def ask(number: int, link: Link) -> Awaitable[Sequence[ScorePart]]:
             return ask_for_score_parts(link, request, self.quorum, number)
@@ -231,16 +231,16 @@ class RemoteOfficers:
     panel: OfficerLines
     given: Given
     ready_for: Callable[[int, Sequence[MessageSpec]], bodies.Ready]
-    """Returns the announcement of a round."""
+    """Function that returns the announcement of a round."""
     in_force: Callable[[], CardKeys]
-    """Takes up the newest keys and members, and returns the keys."""
+    """Function that takes up the newest keys and members, and returns the keys."""
     noted: Callable[[SumRequest], AbstractContextManager[None]]
-    """Notes a total that is about to be opened, and within, its time."""
+    """Function that notes a total that is about to be opened, and within, its time."""
     logs: Sequence[FetchedOpenings]
     """Log of each officer."""
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
-        """See `engine.Opener.be_ready_for`: officers that are not ready are named.
+        """Take up a round, see `engine.Opener.be_ready_for`: officers that are not ready are named.
 
         Raises:
             PeerError: fewer are ready than are needed.
@@ -255,23 +255,23 @@ class RemoteOfficers:
 
     @property
     def card_keys(self) -> CardKeys:
-        """See `engine.Opener.card_keys`."""
+        """Card keys in force: see `engine.Opener.card_keys`."""
         return self.officers.keys
 
     def take_cards(self, run: str, cards: Mapping[str, bytes]) -> dict[str, str]:
-        """See `Officers.take_cards`; an officer that calls anew is given them all again."""
+        """Give cards, see `Officers.take_cards`; who calls anew is given them all again."""
         refused = self.officers.take_cards(run, cards)
         given = self.given.under(self.officers.keys.key_id)
         given.cards |= {name: card for name, card in cards.items() if name not in refused}
         return refused
 
     def open(self, request: SumRequest) -> OpenedSum:
-        """See `Officers.open`."""
+        """Open a total: see `Officers.open`."""
         with self.noted(request):
             return self.officers.open(request)
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:
-        """See `Officers.open_scores`."""
+        """Open scores: see `Officers.open_scores`."""
         return self.officers.open_scores(request)
 
     def fetch(self) -> None:

@@ -1,4 +1,4 @@
-"""A client's part of a job: its own data, who seals and signs, and its site in a session."""
+"""Part of a client in a job: its own data, its sealing and signing, and its site in a session."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ GONE = {Frame.LEAVE: SMALL, Frame.GOODBYE: SMALL}
 
 @dataclass(slots=True)
 class PartySession:
-    """A client's part in one session of a run."""
+    """Part of a client in one session of a run."""
 
     party: ClientParty
     run: str
-    """Its id."""
+    """Id of the session."""
     job: str
     """Id of the job, the same in all of its sessions."""
     site: Site
@@ -60,13 +60,13 @@ class PartySession:
     state: State | None = None
     """State that the server has sent last."""
     due: MessageSpec | None = None
-    """The sum whose total is waited for."""
+    """Sum whose total is waited for."""
     round: int = 0
-    """The last one that it takes part in."""
+    """Last round that it takes part in."""
     asked: int = 0
-    """The last one that it is asked for anything of."""
+    """Last round that it is asked for anything of."""
     said: Score | None = None
-    """The client's own score that its log has last."""
+    """Score of the client's own that its log has last."""
 
     def frames(self) -> dict[Frame, int]:
         """Return what the server may say next, and how long it may be."""

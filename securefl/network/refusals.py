@@ -1,4 +1,4 @@
-"""Callers who are refused: they are told why, and the log has a few lines of each."""
+"""Refusals of callers: each is told why, and the log has a few lines of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _OfOne:
 
 @dataclass(slots=True)
 class Refusals:
-    """Says why callers are refused; those beyond a few are counted, and told with the next line."""
+    """Log of refused callers; those beyond a few are counted, and told with the next line."""
 
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
@@ -56,12 +56,12 @@ class Refusals:
 
 
 class SentHome(PeerError):
-    """A caller that may know why it is refused: the consortium's CA vouches for it."""
+    """Refusal of a caller that may know why: the consortium's CA vouches for it."""
 
     def __init__(self, reason: str, frame: Frame = Frame.GOODBYE) -> None:
         super().__init__(reason)
         self.frame = frame
-        """The one in which it is told: GOODBYE, or LEAVE where it may come again."""
+        """Frame in which it is told: GOODBYE, or LEAVE where it may come again."""
 
 
 async def part(link: Link, reason: str, frame: Frame = Frame.GOODBYE) -> None:

@@ -30,7 +30,7 @@ ROUNDING = 1e-4
 
 @dataclass(slots=True)
 class Scores:
-    """Scores the model here, or where clients have models or tests of their own, at them."""
+    """Scorer of the model here, or where clients have models or tests of their own, at them."""
 
     job: Job
     server: Server
@@ -38,7 +38,7 @@ class Scores:
     open_sum: OpenSum
     cards: Cards
     first_loss: Callable[[], float | None] = lambda: None
-    """Loss after the first round; None before."""
+    """Function that returns the loss after the first round; None before."""
     evaluator: Evaluator = field(init=False)
     suspects: Suspects = field(init=False)
     """Search for the clients that spoil means; a run that is resumed begins it anew."""

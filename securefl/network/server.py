@@ -1,4 +1,4 @@
-"""The server process: all rounds of a run, over connections. It cannot spell a secret key."""
+"""Server process: all rounds of a run, over connections. It cannot spell a secret key."""
 
 from __future__ import annotations
 
@@ -90,16 +90,16 @@ class Patience:
     """Seconds that the server waits."""
 
     joining_s: float = 120.0
-    """For the authority or officers to call and all clients to join, before the first round."""
+    """Time for authority or officers to call and all clients to join, before the first round."""
     client_s: float = 60.0
-    """For a client's next message; whoever is late is out of the round."""
+    """Time for a client's next message; whoever is late is out of the round."""
     authority_s: float = 30.0
-    """For the authority, or as many officers as are needed, to call again; for one to answer."""
+    """Time for the authority, or as many officers as needed, to call again; for one to answer."""
 
 
 @dataclass
 class ServerProcess:
-    """The server of one session of a run."""
+    """Server of one session of a run."""
 
     identity: ProcessIdentity
     bundle: TrustedBundle
@@ -108,7 +108,7 @@ class ServerProcess:
     say: Callable[[str], None]
     record: Record = field(default_factory=Record)
     for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
-    """The newest bundle for them, by its age."""
+    """Newest bundle for them, by its age."""
     for_officers: str = ""
     """Newest bundle for officers; empty before the authority has sent it."""
     monitor: ServerMonitor = field(default_factory=ServerMonitor)
@@ -497,7 +497,7 @@ def before(finish: AtEnd, fetch: Callable[[], None]) -> AtEnd:
 
 @dataclass(slots=True)
 class NotedInFlight:
-    """Notes whose total is about to be opened: a server that goes on from here knows it."""
+    """Notes of whose total is about to be opened: a server that goes on from here knows it."""
 
     write: Callable[[InFlight], None]
     job: Job
@@ -514,7 +514,7 @@ class NotedInFlight:
 
 @dataclass(slots=True)
 class AuthorityLine:
-    """The authority over its connection, for the thread of the loop of rounds; an `Opener`."""
+    """Authority over its connection, for the thread of the loop of rounds; an `Opener`."""
 
     process: ServerProcess
     to: InitVar[Line]
@@ -523,11 +523,11 @@ class AuthorityLine:
     adders: dict[Kind, Adder]
     log: FetchedOpenings
     note: InitVar[Callable[[InFlight], None]]
-    """Writes down whose total is about to be opened."""
+    """Function that writes down whose total is about to be opened."""
     line: KeyLine = field(init=False)
     _noted: NotedInFlight = field(init=False)
     _given: Given = field(default_factory=Given)
-    """Clients' cards for the keys in force."""
+    """Cards of clients for the keys in force."""
 
     def __post_init__(self, to: Line, note: Callable[[InFlight], None]) -> None:
         process = self.process
@@ -535,7 +535,7 @@ class AuthorityLine:
         self._noted = NotedInFlight(note, process.job)
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
-        """See `Opener.be_ready_for`: keys, roster and bundles are as the authority says."""
+        """Take up a round, see `Opener.be_ready_for`, with the authority's keys and roster."""
         self.line.announce(self.process.ready_for(self.server, round_number, specs))
         self._waited(self._link())
         self.fetch()
@@ -543,12 +543,12 @@ class AuthorityLine:
 
     @property
     def card_keys(self) -> CardKeys | None:
-        """See `Opener.card_keys`."""
+        """Card keys in force: see `Opener.card_keys`."""
         process = self.process
         return process.bundle.card_keys if process.job.config.needs_cards else None
 
     def take_cards(self, run: str, cards: Mapping[str, bytes]) -> Mapping[str, str]:
-        """See `Opener.take_cards`; another process of the authority is given them all again."""
+        """Give cards, see `Opener.take_cards`; another process is given them all again."""
         refused = self._waited(self._taken(run, cards))
         given = self._given_now()
         given.cards |= {name: card for name, card in cards.items() if name not in refused}
@@ -568,7 +568,7 @@ class AuthorityLine:
 
     @property
     def logs(self) -> Sequence[FetchedOpenings]:
-        """The authority's log, alone."""
+        """Log of the authority, alone."""
         return (self.log,)
 
     def fetch(self) -> None:
@@ -583,12 +583,12 @@ class AuthorityLine:
             self.process.say(f"{error}; its log is fetched with the next round, or session")
 
     def open(self, request: SumRequest) -> OpenedSum | BlindTotal:
-        """See `Opener.open`; a server that goes on from here knows for whom the total opens."""
+        """Open a total, see `Opener.open`; a server that goes on from here knows for whom."""
         self._noted.note(request)
         return self._answered(self._asked(ask_to_open, request))
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:
-        """See `MatchChannel.open`."""
+        """Open scores: see `MatchChannel.open`."""
         return self._answered(self._asked(ask_to_open_scores, request))
 
     def _answered(self, work: Coroutine[Any, Any, Result]) -> Result:

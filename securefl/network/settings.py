@@ -13,7 +13,7 @@ from securefl.settings.devices import DevicesTable
 from securefl.settings.tables import Config
 
 OWN = {"data": {"root"}, "run": {"name"}}
-"""Settings that are each process's own affair: where the data lie, and names."""
+"""Settings that are each process's own affair: the place of the data, and names."""
 
 
 _MEMBERS = {"data": {"root", "names"}, "run": {"name"}}

@@ -52,34 +52,34 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class NetworkSites:
-    """An `Engine` and a `Transport`; each site is one client, by its name."""
+    """`Engine` and `Transport` over connections; each site is one client, by its name."""
 
     loop: asyncio.AbstractEventLoop
     members: Members
     server: Server
     bundle: Callable[[], TrustedBundle]
-    """In force."""
+    """Function that returns the bundle in force."""
     for_clients: Callable[[], tuple[tuple[int, int], str]]
-    """The newest bundle for them, by its age."""
+    """Function that returns the newest bundle for clients, by its age."""
     quorum: int
-    """Clients without whom no round begins."""
+    """Number of clients without whom no round begins."""
     wait_s: float
     """Seconds that a round waits for them; infinite where it waits as long as it takes."""
     joining_s: float
-    """For all clients to join, before the first round; before each of a reproducible run."""
+    """Seconds for all clients to join, before the first round, or each of a reproducible run."""
     reproducible: bool
-    """The run goes on with all its clients, or ends where it can be resumed."""
+    """True where the run goes on with all its clients, or ends where it can be resumed."""
     say: Callable[[str], None]
     answer_bytes: Callable[[Query, State, str], int] = lambda *_: 0
-    """Length of a client's answer."""
+    """Function that returns the length of a client's answer."""
     phase: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
-    """Counts the time of a phase."""
+    """Context that counts the time of a phase."""
     in_flight: InFlight | None = None
     """Round whose totals an earlier session has asked for."""
     joined: Mapping[str, int] = field(default_factory=dict)
     """First round of each client that has joined in mid-study."""
     since: Callable[[], Mapping[str, int]] = dict
-    """The last round of each client whose contributions counted."""
+    """Function that returns the last round of each client whose contributions counted."""
     room: Room = field(default_factory=Room)
     """Room for contributions that come before their turn."""
     in_memory: bool = False
@@ -97,14 +97,14 @@ class NetworkSites:
 
     @property
     def memories(self) -> Mapping[str, Memory]:
-        """See `Engine.memories`: each client keeps its own."""
+        """States of clients, of which each keeps its own: see `Engine.memories`."""
         return {}
 
     def restore(self, memories: Mapping[str, Memory]) -> None:
-        """See `Engine.restore`: each client has its own."""
+        """Restore nothing, as each client has its own: see `Engine.restore`."""
 
     def present(self, round_number: int, names: Sequence[str]) -> Sequence[str]:
-        """See `Engine.present`; clients are brought up to date with keys and roster before.
+        """Return the present clients, see `Engine.present`, after giving them keys and roster.
 
         Raises:
             PeerError: the server is being stopped, or a client of a reproducible run is missing.
@@ -118,17 +118,17 @@ class NetworkSites:
         return self._waited(self._connected())
 
     def train(self, ongoing: ServerRound, open_sum: OpenSum) -> None:
-        """See `Engine.train`."""
+        """Train the round: see `Engine.train`."""
         RemoteRound(self, self._home, ongoing, open_sum).run()
 
     def counted(self, ongoing: ServerRound) -> None:
-        """See `Engine.counted`."""
+        """Keep the new states: see `Engine.counted`."""
         counted(self, ongoing, self._home)
 
     def answers(
         self, run: str, query: Query, state: State, names: Collection[str]
     ) -> Mapping[str, bytes | Refused]:
-        """See `Engine.answers`."""
+        """Answer a query: see `Engine.answers`."""
         return answers(
             self,
             self._home,
@@ -139,11 +139,11 @@ class NetworkSites:
         return {name: self.since().get(name, 0) for name in names}
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """See `Engine.leave_out`."""
+        """Leave clients out: see `Engine.leave_out`."""
         self._waited(self._send_home(reasons))
 
     def close(self) -> None:
-        """See `Engine.close`: whoever has opened the door closes it."""
+        """Close, see `Engine.close`: whoever has opened the door closes it."""
 
     def call(
         self,
@@ -151,7 +151,7 @@ class NetworkSites:
         heard: Callable[[str, Outcome], None],
         ongoing: ServerRound | None = None,
     ) -> None:
-        """See `Transport.call`."""
+        """Call the sites: see `Transport.call`."""
         replies = SimpleQueue[tuple[str, Outcome] | None]()
 
         def hear_next() -> bool:  # the reply is let go of before the next is waited for

@@ -1,4 +1,4 @@
-"""A client's tensors between rounds, as files in its own folder, and the rounds it has been in.
+"""Store of a client's tensors between rounds, in its own folder, and the rounds it has been in.
 
 A round's file is there before the round's update leaves the client. Which one it goes on from, the
 server says with each round: that of the last contribution of this client that counted.
@@ -33,20 +33,20 @@ _CLAIMS = TypeAdapter(dict[str, Annotated[int, Field(strict=True, ge=1, lt=2**31
 
 @dataclass(slots=True)
 class FileStore:
-    """One client's memory of one run."""
+    """`Store` of one client's state in one run."""
 
     folder: Path
     """Folder of the client; the run's files lie below it."""
     client: str
     job: str
     run: str
-    """The session."""
+    """Id of the session."""
     model: nn.Module
     """Model of the run, with the names, shapes and types of what the client keeps."""
     checked: bool
     """True where the files are checked against the model; an own algorithm's are not."""
     like: State
-    """On whose device memories go."""
+    """State on whose device the client's states go."""
     _since: int = field(default=0)
 
     @property
@@ -92,7 +92,7 @@ class FileStore:
         return None
 
     def of_rounds(self, since: Mapping[str, int]) -> Mapping[str, Memory]:
-        """See `Store.of_rounds`."""
+        """Return the states: see `Store.of_rounds`."""
         self._since = since.get(self.client, 0)
         if self._since == 0:
             return {self.client: Memory()}
@@ -114,7 +114,7 @@ class FileStore:
         return {self.client: Memory(), **replace(found, state=self.like).beside(self.like).memories}
 
     def stage(self, round_number: int, memories: Mapping[str, Memory]) -> None:
-        """See `Store.stage`; raises RunFolderError where it cannot be written."""
+        """Stage states, see `Store.stage`; raises RunFolderError where they cannot be written."""
         owner = {_OWNER: {self.client: 0.0}}
         content = Checkpoint(State(round_number, {}), memories, owner).to_bytes()
         self._write(self._file(round_number), content)
@@ -124,7 +124,7 @@ class FileStore:
                 path.unlink(missing_ok=True)
 
     def keep(self, round_number: int, names: Collection[str]) -> None:
-        """See `Store.keep`: nothing is left to do."""
+        """Do nothing, as nothing is left to do: see `Store.keep`."""
 
     def forget(self) -> None:
         """Remove the run's files, once it is over."""

@@ -1,4 +1,4 @@
-"""The two ends of a connection, and those by gRPC: chunks that come and go, and their end."""
+"""Ends of a connection, and those by gRPC: chunks that come and go, and their end."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from securefl.errors import PeerError
 CHUNK_BYTES = 2**20
 """Most bytes of one chunk; what is longer travels in several."""
 AHEAD = 2
-"""Chunks that are read before anybody asks for them."""
+"""Number of chunks that are read before anybody asks for them."""
 WINDOW_BYTES = 2**21
-"""Bytes that gRPC takes from a peer before anybody reads them: 40 MB/s where an answer takes
-50 ms. Left to itself it takes 30 MiB from each peer that is not read."""
+"""Window in bytes that gRPC takes from a peer before anybody reads: 40 MB/s where an answer takes
+50 ms. Left to itself it takes 30 MiB from each peer that is not read.
+"""
 BEAT_S = 5.0
-"""Between two pings of each end."""
+"""Seconds between two pings of each end."""
 SILENT_S = 30.0
-"""Without an answer to a ping, after which a connection is lost."""
+"""Seconds without an answer to a ping, after which a connection is lost."""
 FINISH_S = 2.0
-"""For the peer to take what was written last."""
+"""Seconds for the peer to take what was written last."""
 CLOSED = "has closed the connection"
 _ENDED = (asyncio.InvalidStateError, grpc.aio.BaseError)
 """Errors of gRPC's where a stream that has ended is read or written."""
@@ -64,7 +65,7 @@ class ReadAhead:
         self._why = PeerError(CLOSED)
         """Reason why no chunk comes any more."""
         self.closed = asyncio.Event()
-        """See `Chunks.closed`."""
+        """Event of the end: see `Chunks.closed`."""
 
     async def _read_ahead(self, next_chunk: Callable[[], Awaitable[bytes]]) -> None:
         """Read until a chunk is empty, where the peer has hung up, or PeerError is raised."""
@@ -80,11 +81,11 @@ class ReadAhead:
 
     @property
     def over(self) -> bool:
-        """See `Chunks.over`."""
+        """True once one end has hung up: see `Chunks.over`."""
         return self._gone.is_set()
 
     async def read(self) -> bytes:
-        """See `Chunks.read`."""
+        """Return the next chunk: see `Chunks.read`."""
         if not (self._gone.is_set() and self._chunks.empty()) and (
             chunk := await self._chunks.get()
         ):
@@ -117,7 +118,7 @@ class Stream(ReadAhead):
         return b"" if chunk is grpc.aio.EOF else chunk
 
     async def write(self, chunk: bytes) -> None:
-        """See `Chunks.write`."""
+        """Write a chunk: see `Chunks.write`."""
         if self.closed.is_set():
             raise PeerError(CLOSED)
         try:
@@ -128,18 +129,18 @@ class Stream(ReadAhead):
             raise self._why from error
 
     def close(self) -> None:
-        """See `Chunks.close`."""
+        """Close: see `Chunks.close`."""
         self.closed.set()
         self._gone.set()
         self._reading.cancel()
 
     async def finish(self) -> None:
-        """See `Chunks.finish`: gRPC sends what was written before the end."""
+        """Finish, see `Chunks.finish`: gRPC sends what was written before the end."""
         self.close()
 
 
 class CallersStream(Stream):
-    """The end of whoever has called."""
+    """End of whoever has called."""
 
     def __init__(self, call: Any, channel: Any) -> None:
         super().__init__(call)
@@ -147,14 +148,14 @@ class CallersStream(Stream):
         self._closing: asyncio.Future[None] | None = None
 
     def close(self) -> None:
-        """See `Chunks.close`."""
+        """Close: see `Chunks.close`."""
         super().close()
         if self._closing is None:
             self._rpc.cancel()
             self._closing = asyncio.ensure_future(self._channel.close())
 
     async def finish(self) -> None:
-        """See `Chunks.finish`: the listener ends the call, or time does."""
+        """Finish, see `Chunks.finish`: the listener ends the call, or time does."""
         if not self.over:
             with suppress(grpc.RpcError, TimeoutError, *_ENDED):
                 async with asyncio.timeout(FINISH_S):

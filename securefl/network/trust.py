@@ -44,18 +44,18 @@ class TrustedBundle(Trust, Protocol):
 
     @property
     def card_keys(self) -> CardKeys:
-        """The epoch's keys, which clients make their cards for."""
+        """Keys of the epoch, which clients make their cards for."""
 
     def newer(self, files: str) -> Self:
         """Return what another bundle says; raises KeyFileError where it is forged, or older."""
 
 
 class OfficerBundle(TrustedBundle, Protocol):
-    """An officer's."""
+    """Bundle of an officer."""
 
     @property
     def policy(self) -> Policy:
-        """The consortium's signed policy."""
+        """Signed policy of the consortium."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class MemberStanding:
 
     age: tuple[int, int]
     opener: Opener | KeyAdder
-    """The same object as long as its key is in force: it has the clients' cards. One of several
-    officers adds up keys, and cannot open."""
+    """Opener, the same object as long as its key is in force: it has the clients' cards. One of
+    several officers adds up keys, and cannot open."""
     trust: Trust
     policy: Policy
     bundles: Mapping[Role, str]
@@ -73,7 +73,7 @@ class MemberStanding:
 
 
 class Keeper(Protocol):
-    """The authority's keys, roster and policy, which change while it runs."""
+    """Keys, roster and policy of the authority, which change while it runs."""
 
     def now(self) -> MemberStanding:
         """Return what holds from now on.

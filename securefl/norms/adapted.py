@@ -21,7 +21,7 @@ from securefl.norms.patch_forward import replaced_forwards
 
 @dataclass(slots=True)
 class _AdaptedForward:
-    """Stands in for one BN layer's `forward`, and carries its statistics from batch to batch."""
+    """Forward of one BN layer that carries its statistics from batch to batch."""
 
     name: str
     layer: BatchNorm
@@ -37,7 +37,7 @@ class _AdaptedForward:
         return x * along_channels(weight_C, y) + along_channels(bias_C, y)
 
     def _follow(self, y: Batch) -> tuple[Channels, Channels]:
-        """Eq. (4), where τ weighs the old value: PyTorch's momentum is 1 - τ."""
+        """Follow Eq. (4), where τ weighs the old value: PyTorch's momentum is 1 - τ."""
         tau = self.tau if self.mu_C is not None else 0.0
         if tau == 0 and y.numel() <= y.shape[1]:
             raise DataError(
@@ -63,7 +63,7 @@ class _AdaptedForward:
 
 @contextmanager
 def adapted_batch_norm(model: nn.Module, tau: float) -> Iterator[None]:
-    """Within, the model's BN layers normalise by statistics of the batches that they get.
+    """Normalise by statistics of the batches that the model's BN layers get, within the block.
 
     The statistics start from the first batch alone, and each further batch updates them before it
     is normalised. With τ = 0 each batch is normalised by itself. The model's running statistics

@@ -1,10 +1,8 @@
 """Batch normalisation as functions: a batch's moments, γ (y - μ) / √(σ² + ε) + β, a forward.
 
-The same as autograd makes of the means of y and of (y - μ)², at a fraction of the time.
-
-The same as autograd makes of the formula, at a fraction of the time: PyTorch's own kernels of batch
-normalisation take μ and σ² for constants, and the two sums that they make for γ and β are all that
-the gradients of μ and σ² need.
+They equal what autograd makes of the means of y and of (y - μ)² and of the formula, at a fraction
+of the time: PyTorch's own kernels of batch normalisation take μ and σ² for constants, and the two
+sums that they make for γ and β are all that the gradients of μ and σ² need.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ class _BatchMoments(torch.autograd.Function):
 
 
 def batch_moments(y: Tensor) -> tuple[Tensor, Tensor]:
-    """μ and the biased σ² of a batch (B, C, ...) over all axes but C; differentiable once."""
+    """Return μ and biased σ² of a batch (B, C, ...) over all axes but C; differentiable once."""
     mu_C, var_C = _BatchMoments.apply(y)
     return mu_C, var_C
 
@@ -66,6 +64,7 @@ class _Normalised(torch.autograd.Function):
             grad, y, weight_C, mu_C, var_C, *kept, False, ctx.eps, [True, True, True]
         )
         scale_C = weight_C * torch.rsqrt(var_C + ctx.eps)
+        # ∂x̂/∂μ = -s and ∂x̂/∂σ² = -x̂ s² / 2, so both sums are known by now.
         grad_mu_C = -scale_C * grad_bias_C
         grad_var_C = -0.5 * scale_C * grad_weight_C * torch.rsqrt(var_C + ctx.eps)
         return grad_y, grad_mu_C, grad_var_C, grad_weight_C, grad_bias_C, None
@@ -74,7 +73,7 @@ class _Normalised(torch.autograd.Function):
 def normalised(
     y: Tensor, moments: Sequence[Tensor], affine: Sequence[Tensor], eps: float
 ) -> Tensor:
-    """A batch (B, C, ...) normalised by (μ, σ²), then scaled and shifted by (γ, β).
+    """Return a batch (B, C, ...) normalised by (μ, σ²), then scaled and shifted by (γ, β).
 
     Differentiable once.
     """
@@ -85,7 +84,7 @@ def normalised(
 def training_forward(
     layer: BatchNorm, y: Tensor, mu_C: Tensor, var_C: Tensor, n: float | Tensor
 ) -> Tensor:
-    """The batch normalised by (μ, σ²); running statistics move towards them as PyTorch's would.
+    """Normalise a batch by (μ, σ²), and move running statistics towards them as PyTorch would.
 
     Args:
         layer: whose γ and β scale and shift.

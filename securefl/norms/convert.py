@@ -1,4 +1,4 @@
-"""Another norm in place of batch normalisation, in a model that is not ours."""
+"""Conversion of batch normalisation to another norm, in a model that is not ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from securefl.norms.weight_standardization import Convolution, standardise_weigh
 
 
 def convert_norm(model: nn.Module, to: str, groups: int = 2) -> nn.Module:
-    """A copy of the model with another norm in place of each batch normalisation layer.
+    """Return a copy of the model with another norm in place of each batch normalisation layer.
 
     BN is found by type, wherever it stands: also in residual shortcuts. The new layers keep ε, γ
     and β with their precision, device and `requires_grad`; a layer that stands in several places
@@ -48,7 +48,7 @@ def convert_norm(model: nn.Module, to: str, groups: int = 2) -> nn.Module:
 
 
 def _places(model: nn.Module) -> dict[str, BatchNorm]:
-    """Every name under which a BN layer stands, also the second one of the same layer."""
+    """Return every name under which a BN layer stands, also the second one of the same layer."""
     named = model.named_modules(remove_duplicate=False)
     return {name: layer for name, layer in named if isinstance(layer, BatchNorm)}
 

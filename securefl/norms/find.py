@@ -13,11 +13,11 @@ from securefl.errors import DataError
 
 BatchNorm = _BatchNorm
 TORCH_FORWARDS = (BatchNorm.forward, nn.SyncBatchNorm.forward)
-"""What a BN layer does that adds nothing of its own."""
+"""Forwards of BN layers that add nothing of their own."""
 
 
 def batch_norm_layers(model: nn.Module) -> dict[str, BatchNorm]:
-    """All BN layers by their dotted name, in the order of definition.
+    """Return all BN layers by their dotted name, in the order of definition.
 
     Raises:
         DataError: a layer averages cumulatively (`momentum=None`), or was never materialised.
@@ -39,12 +39,12 @@ def batch_norm_layers(model: nn.Module) -> dict[str, BatchNorm]:
 
 
 def normalises_by_batch(layer: BatchNorm) -> bool:
-    """Whether a layer, in the mode that it is in, takes its statistics from the batch."""
+    """Return whether a layer, in the mode that it is in, takes its statistics from the batch."""
     return layer.training or layer.running_mean is None
 
 
 def batch_normalising(model: nn.Module) -> dict[str, BatchNorm]:
-    """Returns the BN layers that normalise by the batch in training, by their dotted name.
+    """Return the BN layers that normalise by the batch in training, by their dotted name.
 
     A model's own `train()` may keep others in evaluation mode; so it is called, to see. Afterwards
     all modes are as they were.
@@ -63,7 +63,7 @@ def batch_normalising(model: nn.Module) -> dict[str, BatchNorm]:
 
 
 def statistics(model: nn.Module) -> dict[str, Tensor]:
-    """The running means and variances of BN (and instance norm) layers, by their dotted name."""
+    """Return the running means and variances of BN (and instance norm) layers, by dotted name."""
     batch_norm_layers(model)  # raises where a layer's statistics cannot be aggregated
     running = {
         id(buffer)
@@ -75,13 +75,13 @@ def statistics(model: nn.Module) -> dict[str, Tensor]:
 
 
 def variances(model: nn.Module) -> frozenset[str]:
-    """The names of the running variances among `statistics`."""
+    """Return the names of the running variances among `statistics`."""
     running = {id(layer.running_var) for layer in model.modules() if isinstance(layer, _NormBase)}
     return frozenset(name for name, buffer in model.named_buffers() if id(buffer) in running)
 
 
 def scale_and_shift(layer: BatchNorm, like_C: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns γ and β of a layer; ones and zeros, as `like_C`, for those that it does not have."""
+    """Return γ and β of a layer; ones and zeros, as `like_C`, for those that it does not have."""
     weight_C, bias_C = layer.weight, layer.bias
     return (
         torch.ones_like(like_C) if weight_C is None else weight_C,
@@ -90,7 +90,7 @@ def scale_and_shift(layer: BatchNorm, like_C: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def affine(model: nn.Module) -> dict[str, Tensor]:
-    """The scales γ and shifts β of BN layers, by their dotted name."""
+    """Return the scales γ and shifts β of BN layers, by their dotted name."""
     learnt = {
         id(parameter)
         for layer in batch_norm_layers(model).values()

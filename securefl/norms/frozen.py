@@ -25,7 +25,7 @@ Batch = Float[Tensor, "B C ..."]
 
 @final
 class Standardise(nn.Module):
-    """(y - μ) / √(σ² + ε) with μ and σ² that no training moves."""
+    """Layer (y - μ) / √(σ² + ε) with μ and σ² that no training moves."""
 
     mu_C: Tensor
     var_C: Tensor
@@ -37,14 +37,14 @@ class Standardise(nn.Module):
         self.eps = eps
 
     def forward(self, y: Batch) -> Tensor:
-        """Each sample for itself."""
+        """Standardise each sample by itself."""
         scale_C = torch.rsqrt(self.var_C + self.eps)
         return (y - along_channels(self.mu_C, y)) * along_channels(scale_C, y)
 
 
 @final
 class Affine(nn.Module):
-    """γ y + β, or γ y where there is no β."""
+    """Layer γ y + β, or γ y where there is no β."""
 
     bias: nn.Parameter | None
 
@@ -54,13 +54,13 @@ class Affine(nn.Module):
         self.bias = bias
 
     def forward(self, y: Batch) -> Tensor:
-        """Channel by channel."""
+        """Scale and shift channel by channel."""
         scaled = y * along_channels(self.weight, y)
         return scaled if self.bias is None else scaled + along_channels(self.bias, y)
 
 
 def at_rest(name: str, layer: BatchNorm) -> nn.Sequential:
-    """A BN layer as `Standardise`, then `Affine` where it has γ and β; the tensors are the layer's.
+    """Return a BN layer's `Standardise`, then `Affine` if it has γ and β, around its tensors.
 
     Raises:
         DataError: the layer keeps no running statistics.
@@ -77,7 +77,7 @@ def at_rest(name: str, layer: BatchNorm) -> nn.Sequential:
 
 
 def at_rest_twin(model: nn.Module) -> nn.Module:
-    """The model with its BN layers `at_rest`, in the same mode, around the same tensors.
+    """Return the model with its BN layers `at_rest`, in the same mode, around the same tensors.
 
     Parameters and buffers are shared: what trains one trains the other. Hooks of the model's
     modules are not the twin's. A BN layer is at rest whatever forward it has been given for a while
@@ -97,18 +97,19 @@ def at_rest_twin(model: nn.Module) -> nn.Module:
             )
         memo[id(layer)] = at_rest(name, layer).train(model.training)
     for module in model.modules():
+        # An empty container in the place of each one of hooks: the twin's are its own.
         hooks = [kept for name, kept in vars(module).items() if name.endswith(_HOOKS)]
         memo.update({id(kept): type(kept)() for kept in hooks})
     return copy.deepcopy(model, memo)
 
 
 _HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
-"""How the names end under which a module keeps its hooks."""
+"""Endings of the names under which a module keeps its hooks."""
 
 
 @contextmanager
 def frozen_batch_norm(model: nn.Module, freeze: Freeze) -> Iterator[None]:
-    """Within, what `freeze` names of the model's BN layers stays as it is, bit for bit."""
+    """Keep what `freeze` names of the model's BN layers as it is, bit for bit, within the block."""
     learnt = [p for layer in batch_norm_layers(model).values() for p in layer.parameters()]
     with ExitStack() as restore:
         if freeze is not Freeze.AFFINE:

@@ -18,14 +18,14 @@ PER_SAMPLE_NORMS = ("group", "layer", "instance", "group-ws")
 
 
 def group_count(norm: str, groups: int, n_channels: int) -> int:
-    """How many groups a norm of PER_SAMPLE_NORMS makes of so many channels."""
+    """Return the number of groups that a norm of PER_SAMPLE_NORMS makes of so many channels."""
     return {"layer": 1, "instance": n_channels}.get(norm, groups)
 
 
 def grouped_norm(
     groups: int, n_channels: int, *, eps: float = 1e-5, affine: bool = True
 ) -> nn.GroupNorm:
-    """Group normalisation of `(batch, channels)` with any number of further axes.
+    """Return group normalisation of `(batch, channels)` with any number of further axes.
 
     Raises ValueError where `groups` does not divide the channels.
     """
@@ -35,14 +35,14 @@ def grouped_norm(
 
 @final
 class InstanceNorm(nn.GroupNorm):
-    """As many groups as channels, for feature maps of any number of axes.
+    """Instance norm: as many groups as channels, for feature maps of any number of axes.
 
     Raises DataError for one value a channel, such as flat samples: the output would be the same
     whatever the input.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
-        """Each channel of each sample normalised over its positions."""
+        """Normalise each channel of each sample over its positions."""
         if input.shape[2:].numel() == 1:
             raise DataError(
                 f"{self} got an input of shape {tuple(input.shape)}: one value a channel, which "

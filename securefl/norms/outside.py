@@ -17,11 +17,11 @@ from securefl.norms.find import BatchNorm
 
 _CALLS = (functional.batch_norm, torch.batch_norm, torch.native_batch_norm)
 _TRAINING = 5
-"""The place of the argument `training` in all of them."""
+"""Place of the argument `training` in all of them."""
 
 
 def in_layers_alone(model: nn.Module) -> AbstractContextManager[object]:
-    """Within, batches are normalised by BN layers, and by nothing else.
+    """Require, within the block, that BN layers normalise batches, and nothing else does.
 
     Raises:
         DataError: within, by a functional call in training that no BN layer makes, with the module
@@ -61,7 +61,8 @@ class _Watch(TorchFunctionMode):
 
 
 def _caller() -> nn.Module | None:
-    """Returns the module whose forward is at work, as the call itself does not say it."""
+    """Return the module whose forward is at work, as the call itself does not say it."""
+    # The innermost frame with a module as its `self` is that module's forward.
     frame = sys._getframe()  # noqa: SLF001
     while frame := frame.f_back:  # type: ignore[assignment]
         if isinstance(found := frame.f_locals.get("self"), nn.Module):

@@ -18,24 +18,24 @@ from securefl.norms.find import BatchNorm, batch_norm_layers, normalises_by_batc
 from securefl.norms.patch_forward import replaced_forwards
 
 _PRESENT = "_present_in_batch"
-"""The attribute of a BN layer that says which samples are present, where some are not."""
+"""Attribute of a BN layer that says which samples are present, where some are not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Present:
-    """How many samples of a batch each client has: its first ones."""
+    """Presence of samples in a batch padded to one size: of each client, the first ones."""
 
     sizes: Sequence[int]
     n_K: Tensor
-    """The same, in double precision."""
+    """Sizes in double precision, shape (K,)."""
     absent_BK: Tensor
-    """Whether a sample is behind a client's own."""
+    """Mask of the samples behind a client's own, shape (B, K)."""
     share_BK: Tensor
-    """1 / n of a client's own samples, 0 of others."""
+    """Shares 1 / n of a client's own samples, 0 of others, shape (B, K)."""
 
     @classmethod
     def of(cls, sizes: Sequence[int], device: torch.device) -> Present | None:
-        """None where all are of one size."""
+        """Return the presence for these sizes; None where all are of one size."""
         if min(sizes) == max(sizes):
             return None
         n_K = torch.tensor(sizes, dtype=torch.float64, device=device)
@@ -43,19 +43,20 @@ class Present:
         return cls(sizes, n_K, absent_BK, ~absent_BK / n_K)
 
     def moments(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """μ, the biased σ² and the number of values of each channel."""
+        """Return μ, the biased σ² and the number of values of each channel."""
         n_clients = len(self.n_K)
         y_BKCS = y.reshape(len(y), n_clients, y.shape[1] // n_clients, -1)
         share_BK11 = self.share_BK[:, :, None, None].to(y.dtype)
         mu_KC1 = (share_BK11 * y_BKCS).sum(0).mean(-1, keepdim=True)
         apart_BKCS = y_BKCS - mu_KC1.detach()  # the gradient by way of μ is 0
         var_KC = (share_BK11 * apart_BKCS.square()).sum(0).mean(-1)
+        # Channels of one client stand together, so its count stands at each of them.
         n_C = (self.n_K * y_BKCS.shape[3]).repeat_interleave(y_BKCS.shape[2])
         return mu_KC1.flatten(), var_KC.flatten(), n_C.to(y.dtype)
 
 
 def moments_of(layer: BatchNorm, y: Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
-    """μ and the biased σ² of a layer's batch, and of how many values; by channel if padded."""
+    """Return μ, biased σ² and the number of values of a layer's batch; by channel if padded."""
     present: Present | None = getattr(layer, _PRESENT, None)
     if present:
         return present.moments(y)
@@ -64,7 +65,7 @@ def moments_of(layer: BatchNorm, y: Tensor) -> tuple[Tensor, Tensor, float | Ten
 
 @dataclass(frozen=True, slots=True)
 class _PaddedForward:
-    """Stands in for one BN layer's `forward` while batches are padded."""
+    """Forward of one BN layer while batches are padded."""
 
     layer: BatchNorm
 
@@ -77,7 +78,7 @@ class _PaddedForward:
 
 @contextmanager
 def padded_batch_norm(model: nn.Module, present: Present | None) -> Iterator[None]:
-    """Within, the model's BN layers in training see the samples that are present, and no others.
+    """Show the model's BN layers in training the present samples alone, within the block.
 
     As always where None. Raises DataError where a layer has a forward of its own.
     """

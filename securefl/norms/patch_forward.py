@@ -1,4 +1,4 @@
-"""Another forward for a model's BN layers for a while, in full precision under autocast."""
+"""Replacement of BN layers' forwards for a while, in full precision under autocast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from securefl.norms.find import TORCH_FORWARDS, BatchNorm, batch_norm_layers
 
 
 def full(y: Tensor) -> Tensor:
-    """What autocast has made coarse of float32, exact enough for moments."""
+    """Return in float32 what autocast has made coarse, exact enough for moments."""
     coarse = y.dtype is torch.bfloat16 and torch.is_autocast_enabled(y.device.type)
     return y.float() if coarse else y
 
@@ -26,7 +26,7 @@ Forward = Callable[[Tensor], Tensor]
 def replaced_forwards(
     model: nn.Module, forward: Callable[[str, BatchNorm], Forward]
 ) -> Iterator[None]:
-    """Within, each BN layer runs the forward made for its name and itself; then the one of before.
+    """Run the forward made for its name and itself in each BN layer within; restore it afterwards.
 
     Raises:
         DataError: a layer has a forward of its own, so that what it computes is not known.
@@ -41,6 +41,7 @@ def replaced_forwards(
             )
     before = {name: vars(layer).get("forward") for name, layer in layers.items()}
     for name, layer in layers.items():
+        # An attribute of the instance hides the class's method, and `del` below uncovers it again.
         layer.forward = _OfFull(forward(name, layer))  # type: ignore[method-assign, assignment]
     try:
         yield
@@ -53,7 +54,7 @@ def replaced_forwards(
 
 @dataclass(frozen=True, slots=True)
 class _OfFull:
-    """An object, so that a copy of the model has a copy of it."""
+    """Forward in full precision, as an object, so that a copy of the model has a copy of it."""
 
     forward: Forward
 

@@ -24,13 +24,13 @@ from securefl.types import Gradients, NamedTensors
 
 @dataclass(slots=True)
 class _PooledForward:
-    """Stands in for one BN layer's `forward` while its batches are pooled."""
+    """Forward of one BN layer while its batches are pooled."""
 
     name: str
     layer: BatchNorm
     exchange: Exchange
     reference_C: Channels | None
-    """The same at every client; moments are fused about it, or take two passes without it."""
+    """Reference about which moments are fused, the same at every client; None for two passes."""
     gradients: Gradients
     means: dict[str, Channels]
     called: bool = False
@@ -60,7 +60,7 @@ class _PooledForward:
 def pooled_batch_norm(
     model: nn.Module, exchange: Exchange, references: NamedTensors, gradients: Gradients
 ) -> Iterator[dict[str, Channels]]:
-    """Within, the model's BN layers see the batches of all clients, forward and backward.
+    """Show the model's BN layers the batches of all clients, forward and backward, within.
 
     Every client of the round must run the same layers. Raises DataError where one runs twice, or
     has a forward of its own.

@@ -42,7 +42,7 @@ def measure_statistics(model: nn.Module, inputs: Iterable[Tensor]) -> None:
 
 
 def _plain_mean(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    """As PyTorch's momentum of None, which would wait for a GPU to tell how many batches it saw."""
+    """Return a hook for PyTorch's momentum of None, which would wait for a GPU to count batches."""
     n_batches = count(1)
 
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -52,6 +52,7 @@ def _plain_mean(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
                 f"BN layer {name!r} is put into evaluation mode by forward, so that its "
                 "statistics cannot be measured: do that in the model's train() in its place"
             )
+        # Momentum 1/n at the n-th batch makes running statistics the plain mean.
         layer.momentum = 1 / next(n_batches)  # type: ignore[assignment]  # of a BN layer, a number
 
     return hook

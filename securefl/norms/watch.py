@@ -1,4 +1,4 @@
-"""What batch normalisation sees: the moments of each layer's input, batch by batch."""
+"""Watch on batch normalisation: the moments of each layer's input, batch by batch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from securefl.norms.find import BatchNorm, batch_norm_layers, normalises_by_batc
 from securefl.norms.patch_forward import full
 
 WatchedMoments = dict[str, list[tuple[Tensor, Tensor]]]
-"""By layer, for each forward pass: mean and biased variance, both of shape (C,)."""
+"""Moments by layer, for each forward pass: mean and biased variance, both of shape (C,)."""
 
 
 @contextmanager
 def observed_batch_norm(model: nn.Module) -> Iterator[WatchedMoments]:
-    """Within, every forward pass notes the moments of the batches that BN layers get."""
+    """Note the moments of the batches that BN layers get, in every forward pass within."""
     seen: WatchedMoments = {}
 
     with ExitStack() as handles:
@@ -29,7 +29,7 @@ def observed_batch_norm(model: nn.Module) -> Iterator[WatchedMoments]:
 
 
 def _hook(seen: WatchedMoments, name: str, watched: nn.Module) -> Any:
-    """A copy of the model takes its hooks along, and what it gets is not noted."""
+    """Return a hook of `watched` alone: a copy of the model takes hooks along, and is not noted."""
 
     def hook(layer: BatchNorm, inputs: tuple[Tensor, ...]) -> None:
         if layer is watched and normalises_by_batch(layer):

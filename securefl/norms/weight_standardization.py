@@ -21,46 +21,46 @@ Convolution = _ConvNd
 
 
 def standardised(weight: Float[Tensor, "Cout Cin *K"]) -> Float[Tensor, "Cout Cin *K"]:
-    """Ŵ: mean 0 and variance 1 (less ε = 1e-5) over the weights of each output channel."""
+    """Return Ŵ: mean 0 and variance 1 (less ε = 1e-5) over the weights of each output channel."""
     return functional.layer_norm(weight, weight.shape[1:], eps=1e-5)
 
 
 @final
 class StandardisedConv1d(nn.Conv1d):
-    """A 1d convolution with Ŵ."""
+    """1d convolution with Ŵ."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
-        """Ŵ * input + bias."""
+        """Return Ŵ * input + bias."""
         y: Tensor = self._conv_forward(input, standardised(self.weight), self.bias)
         return y
 
 
 @final
 class StandardisedConv2d(nn.Conv2d):
-    """A 2d convolution with Ŵ."""
+    """2d convolution with Ŵ."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
-        """Ŵ * input + bias."""
+        """Return Ŵ * input + bias."""
         y: Tensor = self._conv_forward(input, standardised(self.weight), self.bias)
         return y
 
 
 @final
 class StandardisedConv3d(nn.Conv3d):
-    """A 3d convolution with Ŵ."""
+    """3d convolution with Ŵ."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
-        """Ŵ * input + bias."""
+        """Return Ŵ * input + bias."""
         y: Tensor = self._conv_forward(input, standardised(self.weight), self.bias)
         return y
 
 
 @final
 class StandardisedLinear(nn.Linear):
-    """A linear layer with Ŵ."""
+    """Linear layer with Ŵ."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
-        """Ŵ input + bias."""
+        """Return Ŵ input + bias."""
         return functional.linear(input, standardised(self.weight), self.bias)
 
 

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class Calls(Protocol):
-    """The listener's functions, as a caller reaches them; any error is the end of a connection."""
+    """Functions of the listener, as a caller reaches them; any error is the end of a connection."""
 
     def begin(self, connection: str, chunk: bytes) -> str:
         """Begin a connection with its first chunk; see `give`."""
@@ -54,7 +54,7 @@ class _Unreachable(PeerError):
 
 
 class CallersWay:
-    """A caller's end; a `Way`. It waits for answers in threads."""
+    """Caller's end; a `Way`. It waits for answers in threads."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
@@ -62,7 +62,7 @@ class CallersWay:
         self._begun = asyncio.Event()
 
     async def give(self, chunk: bytes) -> None:
-        """See `Way.give`."""
+        """Give a chunk: see `Way.give`."""
         give = self.calls.give if self._begun.is_set() else self.calls.begin
         while (said := await _through(give, self.connection, chunk)) == FULL:
             pass
@@ -71,14 +71,14 @@ class CallersWay:
         self._begun.set()
 
     async def take(self) -> bytes:
-        """See `Way.take`."""
+        """Take a chunk: see `Way.take`."""
         await self._begun.wait()  # a call may overtake another, and a chunk is the first
         while (chunk := await _through(self.calls.take, self.connection)) is None:
             pass
         return chunk
 
     async def leave(self) -> None:
-        """See `Way.leave`."""
+        """Leave: see `Way.leave`."""
         with suppress(PeerError):
             await _through(self.calls.leave, self.connection)
 
@@ -92,7 +92,7 @@ async def _through(call: Callable[..., Result], *what: object) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class ByCalls:
-    """A listener that is reached by calls; a `Destination`."""
+    """Listener that is reached by calls; a `Destination`."""
 
     calls: Calls
     name: str = "NVIDIA FLARE"
@@ -101,7 +101,7 @@ class ByCalls:
         return self.name
 
     async def called(self, identity: ProcessIdentity, trust: Trust, role: Role) -> Link:
-        """See `Destination.called`."""
+        """Begin a connection: see `Destination.called`."""
         end = TlsStream(CallersWay(self.calls), callers_tls(identity), host_of(role))
         try:
             async with asyncio.timeout(HANDSHAKE_S):
@@ -153,7 +153,7 @@ class Lane:
 
 
 class ListenersWay:
-    """A listener's end of one connection; a `Way`."""
+    """Listener's end of one connection; a `Way`."""
 
     def __init__(self) -> None:
         self.there, self.back = Lane(), Lane()
@@ -170,12 +170,12 @@ class ListenersWay:
         return time.monotonic() - self._heard_at > stream.SILENT_S
 
     async def give(self, chunk: bytes) -> None:
-        """See `Way.give`."""
+        """Give a chunk: see `Way.give`."""
         if not await self.back.put(chunk):
             raise PeerError(CLOSED)
 
     async def take(self) -> bytes:
-        """See `Way.take`."""
+        """Take a chunk: see `Way.take`."""
         while not self.silent:
             with suppress(TimeoutError):
                 async with asyncio.timeout(stream.BEAT_S):
@@ -184,7 +184,7 @@ class ListenersWay:
         raise PeerError(f"silent for {stream.SILENT_S:g} s, the connection is lost")
 
     async def leave(self) -> None:
-        """See `Way.leave`."""
+        """Leave: see `Way.leave`."""
         self.there.end()
         self.back.end()
 
@@ -203,23 +203,23 @@ class Desk:
         self._closing = False
 
     def begin(self, caller: str, connection: str, chunk: bytes) -> str:
-        """See `Calls.begin`; `caller` is a name that the system in between vouches for."""
+        """Begin as `Calls.begin`; `caller` is a name that the system in between vouches for."""
         return self._waited(self._begin((caller, connection), chunk), OVER)
 
     def give(self, caller: str, connection: str, chunk: bytes) -> str:
-        """See `Calls.give`."""
+        """Give a chunk: see `Calls.give`."""
         return self._waited(self._give((caller, connection), chunk), OVER)
 
     def take(self, caller: str, connection: str) -> bytes | None:
-        """See `Calls.take`."""
+        """Take a chunk: see `Calls.take`."""
         return self._waited(self._take((caller, connection)), b"")
 
     def leave(self, caller: str, connection: str) -> None:
-        """See `Calls.leave`."""
+        """Leave: see `Calls.leave`."""
         self._waited(self._left((caller, connection)), None)
 
     def _waited(self, work: Coroutine[Any, Any, Result], after: Result) -> Result:
-        """Do it in the listener's loop; where that has ended, the answer is `after`."""
+        """Do the work in the listener's loop; where that has ended, the answer is `after`."""
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
@@ -293,16 +293,16 @@ class Desk:
 
 @dataclass(slots=True)
 class CalledHere:
-    """This process, whose functions are called; an `Entrance`."""
+    """Entrance of this process, whose functions are called."""
 
     publish: Callable[[Desk], None]
-    """Takes the functions that may be called from now on."""
+    """Function that takes the functions that may be called from now on."""
     name: str = "NVIDIA FLARE"
 
     async def opened(
         self, door: Door, most: int
     ) -> tuple[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """See `Entrance.opened`."""
+        """Open the entrance: see `Entrance.opened`."""
         desk = Desk(door, most)
         self.publish(desk)
         return self.name, desk.stop

@@ -1,4 +1,4 @@
-"""A stream of chunks on a way that is not trusted: TLS, whose records the way carries as they come.
+"""Stream of chunks on a way that is not trusted: TLS, whose records the way carries as they come.
 
 chunk: length, 4 bytes, big-endian | bytes
 
@@ -45,6 +45,7 @@ class TlsStream(stream.ReadAhead):
         """Take the way and the context of this side; a caller names the host that must answer."""
         super().__init__()
         self._way = way
+        # TLS reads and writes two buffers in memory; the way carries what comes out to the peer's.
         self._coming, self._going = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._coming, self._going, listener is None, listener)
         self._sending = asyncio.Lock()
@@ -85,6 +86,7 @@ class TlsStream(stream.ReadAhead):
         going = self._going.read()
         if self._torn:
             raise PeerError(stream.CLOSED)
+        # Set meanwhile: a give that is cancelled leaves half a record, after which none can follow.
         self._torn = True
         for start in range(0, len(going), PIECE_BYTES):
             await self._way.give(going[start : start + PIECE_BYTES])
@@ -131,7 +133,7 @@ class TlsStream(stream.ReadAhead):
         return bytes(found)
 
     async def write(self, chunk: bytes) -> None:
-        """See `Chunks.write`."""
+        """Write a chunk: see `Chunks.write`."""
         async with self._sending:
             if self._gone.is_set():
                 raise self._why
@@ -155,7 +157,7 @@ class TlsStream(stream.ReadAhead):
             raise PeerError(_reason(error)) from error
 
     def close(self) -> None:
-        """See `Chunks.close`."""
+        """Close: see `Chunks.close`."""
         self.closed.set()
         self._gone.set()
         if self._reading:
@@ -163,7 +165,7 @@ class TlsStream(stream.ReadAhead):
         self._leave()
 
     async def finish(self) -> None:
-        """See `Chunks.finish`: what was written can be taken after this end has left."""
+        """Finish as `Chunks.finish`: what was written can be taken after this end has left."""
         self.close()
         if self._leaving:
             await self._leaving

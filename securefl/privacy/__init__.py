@@ -1,5 +1,5 @@
-"""Differential privacy: what it may be applied to, and what a run has spent of it.
+"""Differential privacy: releases that it applies to, and the account of what a run has spent.
 
 Nothing is imported here: what reads a history or plans a run (`events`, `history`, `accountants`,
-`calibration`, `budget`, `plan`, `words`) loads no torch; `coupling`, `gradients` and `prv` do.
+`calibration`, `odometer`, `plan`, `wording`) loads no torch; `coupling` and `gradients` do.
 """

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 GRID = 1e-4
-"""On which PLD rounds privacy losses, upwards, where ε is below 10."""
+"""Grid on which PLD rounds privacy losses, upwards, where ε is below 10."""
 RELATIVE_GRID = 1e-5
-"""The grid over ε where ε is larger; the distribution of so large losses fits no memory else."""
+"""Grid over ε where ε is larger; the distribution of so large losses fits no memory else."""
 MIN_DELTA, MAX_DELTA = 1e-12, 0.1
 
 # An order of RDP whose series does not converge is left out, which makes the bound larger, never
@@ -45,7 +45,7 @@ logging.getLogger("absl").addFilter(lambda record: "Excluding this order" not in
 
 
 class Accountant(StrEnum):
-    """How releases add up to ε."""
+    """Accountant by which releases add up to ε."""
 
     PLD = "PLD"
     RDP = "RDP"
@@ -54,7 +54,7 @@ class Accountant(StrEnum):
 def epsilon(
     events: Iterable[PrivacyEvent], delta: float, accountant: Accountant = Accountant.PLD
 ) -> float:
-    """The ε that all these releases together satisfy at this δ, an upper bound.
+    """Return the ε that all these releases together satisfy at this δ, an upper bound.
 
     It depends on how often each release happens, not on the order: of a history that was stored
     and continued it is the same float as without a stop. 0 for no event, and infinite
@@ -106,7 +106,7 @@ def check_delta(delta: float) -> None:
 def _counted(
     events: Iterable[PrivacyEvent],
 ) -> list[tuple[SampledGaussian | Gaussian, int]] | None:
-    """Each kind of release (as one step) with its number, sorted; None where one has no noise."""
+    """Return each kind of release, as one step, with its number; None where one lacks noise."""
     counts: Counter[SampledGaussian | Gaussian] = Counter()
     for event in events:
         match event:
@@ -122,7 +122,7 @@ def _counted(
 def _distribution(
     event: SampledGaussian | Gaussian, steps: int, grid: float
 ) -> PrivacyLossDistribution:
-    """Of the privacy loss in so many steps."""
+    """Return the distribution of the privacy loss in so many steps."""
     if isinstance(event, Gaussian):
         return _one_step(event.noise_multiplier / math.sqrt(steps), 1.0, grid)
     return _one_step(event.noise_multiplier, event.sample_rate, grid).self_compose(steps)
@@ -139,7 +139,7 @@ def _one_step(noise_multiplier: float, sample_rate: float, grid: float) -> Priva
 
 @lru_cache(maxsize=64)
 def _divergences(event: SampledGaussian | Gaussian) -> NDArray[np.float64]:
-    """Rényi divergences of one step, at the library's orders."""
+    """Return the Rényi divergences of one step, at the library's orders."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
@@ -151,7 +151,7 @@ def _divergences(event: SampledGaussian | Gaussian) -> NDArray[np.float64]:
 
 
 def prv_epsilon(events: Iterable[PrivacyEvent], delta: float, error: float = 0.01) -> float:
-    """The ε of these releases at this δ: an upper bound that is at most about `error` too large.
+    """Return the ε of these releases at this δ: an upper bound, about `error` too large at most.
 
     Time and memory grow with 1 / error. Infinite after a stage without privacy.
 

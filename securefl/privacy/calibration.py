@@ -1,4 +1,4 @@
-"""The noise for an ε: the accountant's curve, inverted by SciPy's bracketing root search."""
+"""Noise for an ε: the accountant's curve, inverted by SciPy's bracketing root search."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from securefl.privacy.events import (
 
 MIN_EPSILON, MAX_EPSILON = 0.01, 1000.0
 RELATIVE = 1e-4
-"""How much larger than the smallest sufficient σ the result may be."""
+"""Relative excess of the result over the smallest sufficient σ, at most."""
 
 Releases = Callable[[float], Sequence[PrivacyEvent]]
 Epsilon = Callable[[float], float]
 
 
 def sigma_for(target_epsilon: float, delta: float, releases: Releases) -> float:
-    """The smallest noise multiplier σ (to 0.02 %) whose ε by PLD is at most `target_epsilon`.
+    """Return the least noise multiplier σ (to 0.02 %) whose ε by PLD is at most `target_epsilon`.
 
     Args:
         target_epsilon: 0.01 to 1000.
@@ -49,7 +49,7 @@ def sigma_for(target_epsilon: float, delta: float, releases: Releases) -> float:
 
 
 def _upper(spent: Epsilon, target: float) -> float:
-    """A power of two with enough noise."""
+    """Return a power of two with enough noise."""
     sigma = 1.0
     while spent(sigma) > target:
         sigma *= 2

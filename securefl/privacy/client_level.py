@@ -38,13 +38,13 @@ from securefl.types import (
 )
 
 LEAST_VARIANCE = 0.5
-"""Of itself that a variance keeps in a round, however large the noise."""
+"""Least part of itself that a variance keeps in a round, however large the noise."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ClientLevel:
-    """The inner algorithm, of contributions that are clipped and noisy."""
+    """An algorithm whose clients' contributions are clipped and noisy."""
 
     inner: Algorithm
     noise: ClientNoise
@@ -53,7 +53,7 @@ class ClientLevel:
     """Tensors that noise must not make negative."""
 
     def init(self, model: nn.Module) -> State:
-        """The inner one's, and each kind's clip norm where it adapts."""
+        """Return the inner algorithm's state, and each kind's clip norm where it adapts."""
         state = self.inner.init(model)
         if self.noise.quantile is None:
             return state
@@ -62,7 +62,7 @@ class ClientLevel:
         return replace(state, tensors={**state.tensors, Kind.CLIPPING: clips})
 
     def plan(self, state: State, model: nn.Module) -> Plan:
-        """The inner one's, and whether contributions stayed within C.
+        """Return the inner algorithm's plan, and the message whether contributions stayed within C.
 
         Raises:
             ConfigError: a sum in the middle of a round has no bound, or noise is all rounding.
@@ -88,7 +88,7 @@ class ClientLevel:
         return replace(plan, update=(*plan.update, spec))
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
-        """The inner one's, as differences from the global tensors."""
+        """Return the inner contribution as noisy clipped differences from the global tensors."""
         randomness = self.randomness(work.rng)
         sums = NoisyExchange(exchange, self.noise, randomness)
         device = next(work.model.parameters()).device
@@ -117,7 +117,7 @@ class ClientLevel:
         return replace(contribution, tensors=tensors)
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
-        """The inner one's, of the global tensors moved by the mean noisy difference.
+        """Return the inner update of the global tensors, moved by the mean noisy difference.
 
         Raises:
             TooFewContributions: more clients are missing than the noise is made for.
@@ -149,7 +149,7 @@ class ClientLevel:
         return replace(total, values={n: value.to(last[n].dtype) for n, value in moved.items()})
 
     def _followed(self, state: State, totals: Mapping[Kind, Total]) -> dict[str, Tensor]:
-        """The next clip norm of each kind that was sent."""
+        """Return the next clip norm of each kind that was sent."""
         quantile, total = self.noise.quantile, totals[Kind.CLIPPING]
         assert quantile is not None  # noqa: S101 -- for mypy: asked for above
         return {
@@ -162,7 +162,7 @@ class ClientLevel:
 
 
 def _noisy_message(spec: MessageSpec) -> MessageSpec:
-    """Noisy differences travel in double, in the order of their names."""
+    """Return the message with values in double, as noisy differences travel, in order of names."""
     known = spec.like or {}
     like = {
         name: hollow(value.shape, torch.float64, value.device)
@@ -179,7 +179,7 @@ def _finite(contribution: Contribution) -> bool:
 
 
 def _standing_still(state: State, contribution: Contribution, memory: Memory) -> Contribution:
-    """As if the client had not moved from the global tensors."""
+    """Return the contribution of a client that has not moved from the global tensors."""
     last: dict[Kind, NamedTensors] = {
         kind: {name: state.tensors[kind][name] for name in named}
         for kind, named in contribution.tensors.items()

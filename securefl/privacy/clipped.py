@@ -23,11 +23,11 @@ class Bounded:
 
     values: dict[str, Tensor]
     within: bool
-    """Whether nothing had to be clipped."""
+    """True where nothing had to be clipped."""
 
 
 def clipped(named: NamedTensors, clip: float, clipping: Clipping) -> Bounded:
-    """The tensors scaled to at most `clip` in L2 norm.
+    """Return the tensors scaled to at most `clip` in L2 norm.
 
     Per layer, each is scaled by itself, to clip / √(number of tensors). What is not finite becomes
     NaN, for the channel to refuse.
@@ -43,34 +43,34 @@ def clipped(named: NamedTensors, clip: float, clipping: Clipping) -> Bounded:
 
 
 LEARNING_RATE = 0.2
-"""η_C of the paper."""
+"""Learning rate η_C of the paper."""
 MIN_CLIP, MAX_CLIP = 1e-6, 1e6
-"""Noise alone must not lead C out of the numbers that can be sealed."""
+"""Bounds of C: noise alone must not lead it out of the numbers that can be sealed."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """The γ-quantile, from sums over about `expected` contributions."""
+    """Clip norm that follows the γ-quantile, from sums over about `expected` contributions."""
 
     target: float
-    """γ in (0, 1)."""
+    """Quantile γ in (0, 1)."""
     expected: float
-    """Contributions to a sum, a public number: a batch of records, or a round's clients."""
+    """Number of contributions to a sum, public: a batch of records, or a round's clients."""
     sigma: float
-    """z, the noise multiplier that both sums cost together."""
+    """Noise multiplier z that both sums cost together."""
 
     @property
     def count_deviation(self) -> float:
-        """σ_b, of the noise on Σ (b_i - 1/2): the paper's n / 20, and z at least."""
+        """Deviation σ_b of the noise on Σ (b_i - 1/2): the paper's n / 20, and z at least."""
         return max(self.expected / 20, self.sigma)
 
     @property
     def sum_sigma(self) -> float:
-        """z_Δ, the noise multiplier of the clipped sum."""
+        """Noise multiplier z_Δ of the clipped sum."""
         return float((self.sigma**-2 - (2 * self.count_deviation) ** -2) ** -0.5)
 
     def followed(self, clip: float, noisy_excess: float) -> float:
-        """The next C, from Σ (b_i - 1/2) with its noise."""
+        """Return the next C, from Σ (b_i - 1/2) with its noise."""
         share = min(1.0, max(0.0, noisy_excess / self.expected + 0.5))
         return min(MAX_CLIP, max(MIN_CLIP, clip * exp(-LEARNING_RATE * (share - self.target))))

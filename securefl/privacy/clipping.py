@@ -1,4 +1,4 @@
-"""The sum of a batch's gradients, each record's clipped: what DP-SGD adds its noise to.
+"""Sum of a batch's gradients, each record's clipped: the sum that DP-SGD adds its noise to.
 
 Abadi et al., CCS 2016, Algorithm 1. Per layer: McMahan et al., ICLR 2018. Ghost: Li et al., ICLR
 2022. Axes: B records, T trained tensors. Opacus takes seconds to load: who clips loads it.
@@ -23,29 +23,29 @@ from securefl.errors import ConfigError
 from securefl.norms.frozen import at_rest_twin
 
 TOLERANCE = 0.01
-"""Of a record's norm: by how much Opacus' may be off autograd's for rounding."""
+"""Relative difference of Opacus' norm of a record from autograd's that rounding may make."""
 
 
 class Clipping(StrEnum):
-    """What of a record's gradient is bounded, and how."""
+    """Part of a record's gradient that is bounded, and the way."""
 
     FLAT = "flat"
-    """Its norm over all tensors, by C."""
+    """Norm over all tensors, bounded by C."""
     PER_LAYER = "per-layer"
-    """The norm of each tensor, by C / √(number of tensors)."""
+    """Norm of each tensor, bounded by C / √(number of tensors)."""
     GHOST = "ghost"
-    """As `FLAT`, in two backward passes: for the norms, and for the sum that they weight."""
+    """Norm as of `FLAT`, in two backward passes: for norms, and for the sum that they weight."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ClippedSum:
-    """Σ over records of their clipped gradients."""
+    """Sum over records of their clipped gradients."""
 
     sums: dict[str, Tensor]
-    """By parameter name, without a graph."""
+    """Sums by parameter name, without a graph."""
     n_within: int
-    """Records with nothing to clip. Not private: it tells of single records."""
+    """Number of records with nothing to clip. Not private: it tells of single records."""
 
 
 @final
@@ -59,7 +59,7 @@ class ClippedGradients:
     """
 
     def __init__(self, model: nn.Module, loss: Loss, clipping: Clipping) -> None:
-        """`loss` is a mean over records.
+        """Wrap a twin of the model; `loss` is a mean over records.
 
         Raises:
             ConfigError: a trained layer is in evaluation mode, or has buffers.
@@ -71,11 +71,15 @@ class ClippedGradients:
         self._loss = loss
         self._clipping = clipping
         self._is_checked = False
+        # The twin shares the parameters, so its gradients are the model's, and hooks stay off the
+        # model.
         twin = at_rest_twin(model)
         _check_mode(twin)
         for module in twin.modules():
             if getattr(module, "inplace", False):  # which torch forbids behind Opacus' hooks
                 module.inplace = False  # type: ignore[assignment]
+        # With "sum", Opacus does not multiply gradients by the batch size; `sum_of` differentiates
+        # a sum.
         sampler = NormSampler if clipping is Clipping.GHOST else GradientSampler
         try:
             self._sampled = sampler(twin, loss_reduction="sum", strict=True)
@@ -87,7 +91,7 @@ class ClippedGradients:
     def sum_of(
         self, x: Shaped[Tensor, "B ..."], y: Shaped[Tensor, "B ..."], clip_norm: float
     ) -> ClippedSum:
-        """Of any batch, the empty one as well.
+        """Return the clipped sum of any batch, the empty one as well.
 
         But for rounding, a record adds at most `clip_norm` (L2, over all tensors). One whose
         gradient is not finite, or so large that the factor to clip it by is not a normal number,
@@ -117,7 +121,7 @@ class ClippedGradients:
 
     @property
     def _is_checking(self) -> bool:
-        """Whether a batch's norms are looked at: for GHOST always, as other values make its sum.
+        """True where a batch's norms are checked: for GHOST always, as other values make its sum.
 
         That takes the pass's graph, and so does GHOST's second pass.
         """
@@ -128,7 +132,7 @@ class ClippedGradients:
 
     @contextmanager
     def _sampling(self) -> Iterator[None]:
-        """Within, Opacus writes on parameters and layers; afterwards nothing is left there."""
+        """Let Opacus write on parameters and layers within; leave nothing there afterwards."""
         for _, p in self._named():
             vars(p).update(grad_sample=None, _forward_counter=0)
         self._sampled.enable_hooks()
@@ -160,12 +164,12 @@ class ClippedGradients:
         return output
 
     def _terms(self, output: Tensor, y: Tensor) -> Tensor:
-        """The records' losses, each by itself: the mean of a batch may leave some records out."""
+        """Return each record's loss by itself: the mean of a batch may leave some records out."""
         pairs = zip(output.split(1), y.split(1), strict=True)
         return torch.stack([self._loss(*pair) for pair in pairs])
 
     def _gradients(self, of: Tensor, *, keep_graph: bool) -> dict[str, Tensor]:
-        """By autograd; zeros where `of` does not depend on a parameter."""
+        """Return gradients by autograd; zeros where `of` does not depend on a parameter."""
         with no_warning_of_the_first_layer():
             found = torch.autograd.grad(
                 of, list(self._parameters.values()), retain_graph=keep_graph, allow_unused=True
@@ -174,7 +178,7 @@ class ClippedGradients:
         return {name: torch.zeros_like(p) if g is None else g for (name, p), g in pairs}
 
     def _norms(self, n: int) -> Float[Tensor, "B T"]:
-        """Of each record and tensor, as the pass has left them; no square overflows in float64."""
+        """Return each record's and tensor's norm from the pass; no square overflows in float64."""
         columns = []
         for name, p in self._named():
             found = vars(p).get("_norm_sample", vars(p)["grad_sample"])
@@ -187,15 +191,17 @@ class ClippedGradients:
         return torch.stack(columns, dim=1)
 
     def _factors(self, norms_BT: Tensor, clip_norm: float) -> Float[Tensor, "B T"]:
-        """min(1, C / ‖g‖)."""
+        """Return the factors min(1, C / ‖g‖)."""
         if self._clipping is Clipping.PER_LAYER:
             clip_norm /= math.sqrt(norms_BT.shape[1])
         else:
+            # One norm for all of a record's tensors, repeated, so that both ways divide
+            # elementwise.
             norms_BT = norms_BT.norm(dim=1, keepdim=True).expand_as(norms_BT)
         return (clip_norm / norms_BT).clamp(max=1)
 
     def _check_norms(self, output: Tensor, y: Tensor, norms_BT: Tensor) -> None:
-        """The first record's norms are also taken by autograd, from the same graph."""
+        """Check the first record's norms against those of autograd, from the same graph."""
         if not self._is_checking:
             return
         true = self._gradients(self._loss(output[:1], y[:1]), keep_graph=True)
@@ -207,7 +213,7 @@ class ClippedGradients:
         self._is_checked = bool(true_T.any())
 
     def _weighted(self, terms: Tensor, factors_BT: Tensor) -> dict[str, Tensor]:
-        """Σ factor · gradient, over the records."""
+        """Return Σ factor · gradient, over the records."""
         if self._clipping is Clipping.GHOST:
             factors_B = factors_BT[:, 0].to(terms.dtype)
             return self._gradients((factors_B * terms).sum(), keep_graph=False)
@@ -224,14 +230,14 @@ class ClippedGradients:
 
 @contextmanager
 def no_warning_of_the_first_layer() -> Iterator[None]:
-    """Within, torch does not warn that its input needs no gradient; Opacus does without."""
+    """Silence torch's warning that its input needs no gradient; Opacus does without."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         yield
 
 
 def _full_precision() -> AbstractContextManager[None]:
-    """Within, no convolution rounds to TF32, where ghost would have norms of other gradients."""
+    """Forbid convolutions to round to TF32, where ghost would have norms of other gradients."""
     now = torch.backends.cudnn
     return now.flags(
         now.enabled, now.benchmark, now.benchmark_limit, now.deterministic, allow_tf32=False

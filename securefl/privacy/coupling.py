@@ -1,4 +1,4 @@
-"""The guard: a model in which one record of a batch acts on another gets no differential privacy.
+"""Independence check: a model in which one record of a batch acts on another gets no privacy.
 
 DP-SGD bounds a record's influence by clipping the gradient of that record's term (Abadi et al., CCS
 2016, Algorithm 1). Where the record also moves other terms, as through batch normalisation, the
@@ -23,11 +23,11 @@ from securefl.privacy.probe import Call, Pass, Records, described_layer, observe
 
 BATCH_SIZES = (2, 3, 5)
 SHIFT = 3.0
-"""By how many standard deviations of the data a changed record moves, besides being shuffled."""
+"""Standard deviations of the data by which a changed record moves, besides being shuffled."""
 JITTER = 0.1
-"""How far parameters are moved in all batches but the first: a zero may hide what trains later."""
+"""Relative move of parameters in all batches but the first: a zero may hide what trains later."""
 TOLERANCE_POWER = 2 / 3
-"""Rounding moves a value by ε of its size; what moves by more than ε^(2/3) is not rounding."""
+"""Exponent of ε: rounding moves a value by ε of its size; more than ε^(2/3) is no rounding."""
 
 
 def require_uncoupled(
@@ -83,7 +83,7 @@ def require_uncoupled(
 @final
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """One batch, and what may not happen with it."""
+    """One batch, and the checks that it must pass."""
 
     model: nn.Module
     batch: Records
@@ -94,14 +94,14 @@ class _Probe:
     def drawn(
         cls, model: nn.Module, x: Tensor, y: Tensor, size: int, loss: Loss, rng: torch.Generator
     ) -> _Probe:
-        """Of so many random records."""
+        """Draw a batch of so many random records."""
         records = torch.randperm(len(x), generator=rng)[:size].to(x.device)
         return cls(model, Records(x, y).only(records), loss, _drawn(2**31, rng))
 
     def require_no_trace_of_values(
         self, changed: int, rng: torch.Generator, n_gradients: int
     ) -> None:
-        """Neither the batch's other records nor a later batch know what this record was.
+        """Require that neither the other records nor a later batch know what this record was.
 
         Gradients, which cost most, are compared of so many of them.
         """
@@ -114,14 +114,16 @@ class _Probe:
         kept = [i for i in range(len(self.batch)) if i != changed]
         self._require_same(before, after, kept, "with one record changed", n_gradients)
         then, otherwise = (
-            observed(one.model, self.batch, self.loss, self.seed) for one in (before, after)
+            # The same batch again through both twins: what differs now was left in buffers.
+            observed(one.model, self.batch, self.loss, self.seed)
+            for one in (before, after)
         )
         every = range(len(self.batch))
         later = "after a batch with one record changed"
         self._require_same(then, otherwise, every, later, n_gradients)
 
     def require_no_trace_of_presence(self, left_out: int) -> None:
-        """The others do not know whether this record is there."""
+        """Require that the other records do not know whether this one is there."""
         model = twin(self.model)
         for layer in model.modules():
             if isinstance(layer, _DropoutNd):
@@ -137,7 +139,7 @@ class _Probe:
         self._require_same(whole, rest, range(len(kept)), "with one record left out", len(kept))
 
     def require_separate_terms(self) -> None:
-        """The loss itself keeps records apart, and is the mean that gradients are taken of."""
+        """Require that the loss keeps records apart and is the mean that gradients are taken of."""
         found = observed(twin(self.model), self.batch, self.loss, self.seed)
         total = self.loss(found.output, self.batch.y).detach()
         terms = torch.stack([found.term(i).detach() for i in range(len(self.batch))])
@@ -190,7 +192,7 @@ def _drawn(below: int, rng: torch.Generator) -> int:
 
 
 def _jittered(model: nn.Module, rng: torch.Generator) -> nn.Module:
-    """A twin elsewhere in parameter space, where training may get to."""
+    """Return a twin elsewhere in parameter space, where training may get to."""
     model = twin(model)
     with torch.no_grad():
         for p in trained_parameters(model).values():
@@ -200,7 +202,10 @@ def _jittered(model: nn.Module, rng: torch.Generator) -> nn.Module:
 
 
 def _with_other_row(values: Tensor, row: int, rng: torch.Generator) -> Tensor:
-    """Another record in one place: values of the whole batch in random order; floats move, too."""
+    """Return the values with another record in one place.
+
+    It has values of the whole batch in random order; floats move, too.
+    """
     picked = torch.randint(values.numel(), values[row].shape, generator=rng)
     other = values.flatten()[picked.to(values.device)]
     if values.is_floating_point():
@@ -212,13 +217,13 @@ def _with_other_row(values: Tensor, row: int, rng: torch.Generator) -> Tensor:
 
 
 def _draws(model: nn.Module, batch: Records, loss: Loss) -> bool:
-    """Whether the output depends on the seed."""
+    """Return whether the output depends on the seed."""
     a, b = (observed(twin(model), batch, loss, seed).output for seed in (0, 1))
     return not _same(a, b)
 
 
 def _same(a: Tensor, b: Tensor, *beside: Tensor) -> bool:
-    """Equal but for rounding, which is relative to the largest value of these tensors."""
+    """Return whether two tensors agree but for rounding, relative to the largest value of all."""
     if a.shape != b.shape:
         return False
     if not a.is_floating_point():
@@ -239,7 +244,7 @@ def _moved_tensors(a: Pass, b: Pass) -> list[str]:
 
 
 def _moved_gradient(a: Pass, b: Pass, kept: Iterable[int]) -> str:
-    """Which parameter's gradient moved, in words; empty where none did."""
+    """Say which parameter's gradient moved; empty where none did."""
     for record in kept:
         before, after = a.gradient(record), b.gradient(record)
         # By the largest of all: a gradient may be zero but for rounding.
@@ -251,7 +256,7 @@ def _moved_gradient(a: Pass, b: Pass, kept: Iterable[int]) -> str:
 
 
 def _culprit(a: Pass, b: Pass, kept: list[int], with_moved_buffers: set[str]) -> str:
-    """The first submodule to complete that gives others' records changed what it got unchanged.
+    """Return the first submodule to complete that changes others' records, given them unchanged.
 
     The empty name, of the model, where the calls of none show it.
     """
@@ -269,7 +274,7 @@ def _culprit(a: Pass, b: Pass, kept: list[int], with_moved_buffers: set[str]) ->
 
 
 def _rows(tensor: Tensor, of: Pass, kept: list[int]) -> Tensor:
-    """The kept records' part; nothing where the first axis is not the batch's, or parts of it."""
+    """Return the kept records' part; nothing where the first axis is not (part of) the batch."""
     n = len(of.batch)
     if not tensor.dim() or len(tensor) % n:
         return tensor.new_zeros(0)

@@ -1,4 +1,4 @@
-"""Noise that no party has whole: each client clips what it sends, and adds a part.
+"""Distributed noise, which no party has whole: each client clips what it sends, and adds a part.
 
 With distributed noise (Dwork et al., Our Data, Ourselves, EUROCRYPT 2006) nobody sees a total
 without noise: a server that adds ciphertexts sees none, and an authority opens the sum alone.
@@ -22,17 +22,17 @@ from securefl.types import NamedTensors, Total
 @final
 @dataclass(frozen=True, slots=True)
 class DistributedNoise:
-    """A round's clients, of whom some may be missing and some may tell.
+    """Clients of a round, of whom some may be missing and some may tell their noise.
 
     Raises ConfigError where nobody's share would be left.
     """
 
     n_clients: int
-    """n, of a full round."""
+    """Number n of clients in a full round."""
     dropouts: int = 0
-    """Whose contributions may be missing."""
+    """Number t of clients whose contributions may be missing."""
     colluders: int = 0
-    """Who may take their own noise off the sum again."""
+    """Number of clients that may take their own noise off the sum again."""
 
     def __post_init__(self) -> None:
         if self.n_clients - self.dropouts - self.colluders < 1:
@@ -44,16 +44,16 @@ class DistributedNoise:
 
     @property
     def n_counted(self) -> int:
-        """N - t: the shares that make up the whole noise, whoever else is in the sum."""
+        """Number N - t of shares that make up the whole noise, whoever else is in the sum."""
         return self.n_clients - self.dropouts - self.colluders
 
     @property
     def fewest(self) -> int:
-        """Contributions in a sum that may be opened."""
+        """Least number of contributions in a sum that may be opened."""
         return self.n_clients - self.dropouts
 
     def deviation(self, whole: float) -> float:
-        """Of one client's share, where n - t of them have the deviation `whole`."""
+        """Return one client's share of the deviation `whole`, which n - t of them make up."""
         return whole / sqrt(self.n_counted)
 
     def require(self, n_present: int) -> None:
@@ -66,38 +66,39 @@ class DistributedNoise:
 
 
 CHANNEL_ERROR = 2.0**-24
-"""How far, relative to its norm, a contribution may be from what a channel carries of it.
+"""Relative distance of a contribution from what a channel carries of it, at most.
 
 Half a unit in the last place of float32, which travels in the clear. Encryption errs by noise that
 is independent of the values, and rounds by at most `SUMS.rounding` over the weight in each
-ciphertext; where a share of the noise is so short that this is more, the rest is not counted."""
+ciphertext; where a share of the noise is so short that this is more, the rest is not counted.
+"""
 TAIL = 8.0
-"""Noise of d values is longer than (√d + 8) deviations with a probability below e⁻³²."""
+"""Margin of the norm of noise: d values exceed (√d + 8) deviations with probability below e⁻³²."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ClientNoise:
-    """How a contribution is made private; every number is public."""
+    """Noise and clip norms by which a contribution is private; every number is public."""
 
     sigma: float
-    """The noise multiplier that a release costs."""
+    """Noise multiplier that a release costs."""
     clip: float
-    """C; where it adapts, the first."""
+    """Clip norm C; where it adapts, the first."""
     clipping: Clipping
     shares: DistributedNoise
     quantile: Quantile | None = None
-    """What C follows, kind by kind."""
+    """Quantile that C follows, kind by kind."""
     bounds: Mapping[str, float] = field(default_factory=dict)
-    """What a client's values in a sum in the middle of a round are clipped to, by its name."""
+    """Clip norms of a client's values in the sums in the middle of a round, by the sum's name."""
 
     @property
     def sum_sigma(self) -> float:
-        """Of a clipped update, whose clip norm adapts or does not."""
+        """Noise multiplier of a clipped update, whose clip norm adapts or does not."""
         return self.quantile.sum_sigma if self.quantile else self.sigma
 
     def deviation(self, sigma: float, clip: float, n_values: int) -> float:
-        """Of one client's share of the noise on a sum of so many values.
+        """Return the deviation of one client's share of the noise on a sum of so many values.
 
         The sensitivity is not C alone: a channel rounds what it carries, and rounds otherwise where
         Δ_i is zero. That moves the sum by at most 2⁻²⁴ (C + 2‖noise‖) more.
@@ -114,13 +115,13 @@ class ClientNoise:
         return self.shares.deviation(sigma * clip * (1 + CHANNEL_ERROR) / (1 - length))
 
     def bit_deviation(self, quantile: Quantile) -> float:
-        """Of one client's share of σ_b: one contribution moves its bit by 1/2, and by rounding."""
+        """Return a share of σ_b: a contribution moves its bit by 1/2, and by rounding."""
         return self.deviation(2 * quantile.count_deviation, 0.5, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class NoisyExchange:
-    """A client's end of sums to which it adds its share of the noise."""
+    """Exchange of a client that adds its share of the noise to each sum."""
 
     exchange: Exchange
     noise: ClientNoise
@@ -128,11 +129,11 @@ class NoisyExchange:
 
     @property
     def weight(self) -> float:
-        """The client's."""
+        """Weight of the client."""
         return self.exchange.weight
 
     def sum(self, name: str, values: NamedTensors) -> Total:
-        """With what all clients add to it.
+        """Return the total of the values with the noise that all clients add to it.
 
         Raises:
             TooFewContributions: more clients are missing than the noise is made for.

@@ -36,14 +36,14 @@ class StatisticsRelease:
 
     rms_clip: float
     sigma: float
-    """The noise multiplier of each layer's release."""
+    """Noise multiplier of each layer's release."""
     shares: DistributedNoise
     records: int
-    """Of a client, a public number: sums are sent divided by it, to fit whatever seals them."""
+    """Records of a client, a public number: sums are sent divided by it, to fit what seals them."""
     randomness: RandomnessOf
 
     def messages(self, model: nn.Module) -> tuple[MessageSpec, ...]:
-        """A sum for each layer."""
+        """Return the message of each layer's sum."""
         return tuple(
             MessageSpec(_message(name), Kind.STATISTICS, self._of(layer).n_values, Weighing.EQUAL)
             for name, layer in required_normalising(model, "FixBN").items()
@@ -97,19 +97,19 @@ class DpFixBN:
     """BN at rest in all rounds, with statistics that are released at the start of some."""
 
     released_in: frozenset[int]
-    """Rounds, by those completed before."""
+    """Rounds of a release, by the number of those completed before."""
     release: StatisticsRelease
     freeze: Freeze = Freeze.STATISTICS
 
     def __call__(self, state: State, model: nn.Module) -> RoundNorm:
-        """A frozen round; DataError where the model has no BN."""
+        """Return a frozen round; DataError where the model has no BN."""
         required_normalising(model, "FixBN")
         measurement = self.release if state.round in self.released_in else None
         return RoundNorm(freeze=self.freeze, measurement=measurement, layers_alone=True)
 
 
 def evenly(releases: int, switch: int) -> frozenset[int]:
-    """Rounds completed before each release: the first before any, the last of several at T*."""
+    """Return the rounds completed before each release: 0 first, T* for the last of several."""
     steps = max(1, releases - 1)
     return frozenset(round(i * switch / steps) for i in range(releases))
 
@@ -130,7 +130,7 @@ def _running(buffer: Tensor | None) -> Tensor:
 
 @torch.no_grad()
 def _as_called(work: Work) -> dict[str, BatchNorm]:
-    """The BN layers, the lower ones first: as a pass calls them, not as they are defined."""
+    """Return the BN layers, the lower ones first: as a pass calls them, not as they are defined."""
     layers = required_normalising(work.model, "FixBN")
     with _heard(layers) as heard:
         _pass(work, work.data.take(torch.arange(1))[0])
@@ -139,7 +139,7 @@ def _as_called(work: Work) -> dict[str, BatchNorm]:
 
 @torch.no_grad()
 def _inputs(work: Work, name: str, layer: BatchNorm) -> Iterator[Tensor]:
-    """What a layer gets, of all the client's records: of each once, or its bound would not hold."""
+    """Yield a layer's inputs over all records, each once, or the release's bound would not hold."""
     for x, _ in in_order(work.data):
         with _heard({name: layer}) as heard:
             _pass(work, x)
@@ -159,7 +159,7 @@ def _pass(work: Work, x: Tensor) -> None:
 
 @contextmanager
 def _heard(layers: Mapping[str, BatchNorm]) -> Iterator[list[tuple[str, Tensor]]]:
-    """Within, every call of one of the layers is noted with its input, in order."""
+    """Note every call of one of the layers with its input, in order, within the block."""
     heard: list[tuple[str, Tensor]] = []
     with ExitStack() as hooks:
         for name, layer in layers.items():

@@ -31,42 +31,42 @@ from securefl.privacy.randomness import Randomness, RandomnessOf, noisy
 from securefl.types import NamedTensors
 
 CLIP = "privacy/clip"
-"""What a client remembers where clipping adapts: its C."""
+"""Name of the clip norm C in a client's state, where clipping adapts."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PrivateStep:
-    """How a step's gradient is made private; every number is public."""
+    """Clip norm, noise and sampling that make a step's gradient private; every number is public."""
 
     sigma: float
-    """The noise multiplier that a step costs."""
+    """Noise multiplier that a step costs."""
     clip: float
-    """C; where it adapts, the first."""
+    """Clip norm C; where it adapts, the first."""
     clipping: Clipping
     sample_rate: float
-    """q in (0, 1]."""
+    """Sampling rate q in (0, 1]."""
     batch: int
-    """B, the expected size of a sample."""
+    """Expected size B of a sample."""
     quantile: Quantile | None = None
-    """What C follows, within each client's own steps."""
+    """Quantile that C follows, within each client's own steps."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DpSgd:
-    """The solver's own steps, along private gradients."""
+    """A solver whose steps go along private gradients."""
 
     solver: LocalSolver
     step: PrivateStep
     randomness: RandomnessOf
 
     def control(self, model: nn.Module) -> NamedTensors:
-        """The solver's."""
+        """Return the solver's control tensors."""
         return self.solver.control(model)
 
     def begin(self, start: Start) -> _Session:
-        """The solver's, of gradients that are private."""
+        """Begin the solver's session, of gradients that are private."""
         work = start.work
         kept = work.memory.solver.get(CLIP)
         private = _PrivateGradients(
@@ -93,7 +93,7 @@ class _PrivateGradients:
         self.device = next(self.start.work.model.parameters()).device
 
     def __call__(self, around: StepContext, beside: ExtraLoss | None) -> None:
-        """One step's."""
+        """Compute one step's private gradient."""
         if beside:
             raise ConfigError(
                 "the solver adds a term of its own to the loss, whose gradient no clip bounds: "
@@ -112,7 +112,7 @@ class _PrivateGradients:
             self.clip = quantile.followed(self.clip, excess)
 
     def _sample(self) -> tuple[Tensor, Tensor]:
-        """A Poisson sample of the client's records; it may be empty."""
+        """Draw a Poisson sample of the client's records; it may be empty."""
         data = self.start.work.data
         chosen = self.randomness.uniform(len(data)) < self.step.sample_rate
         index = torch.from_numpy(chosen.nonzero()[0])

@@ -1,4 +1,4 @@
-"""What a run releases under differential privacy: events, apart from the accountants that add up.
+"""Releases of a run under differential privacy: events, apart from the accountants that add up.
 
 Two data sets are neighbours if one has a record (at client level: a client) that the other lacks:
 add or remove one. Clipped to C in L2 norm, one record moves a sum by at most C, which is the
@@ -21,13 +21,13 @@ MAX_STEPS = 10**9
 
 
 class Level(StrEnum):
-    """Whose presence an ε hides."""
+    """Unit whose presence an ε hides."""
 
     RECORD = "record"
     """One record of one client. Clients hold different records, so each client's own releases
     compose, and a run's ε is that of the client that has spent most."""
     CLIENT = "client"
-    """All that one client contributes."""
+    """All contributions of one client."""
 
 
 @final
@@ -39,9 +39,9 @@ class SampledGaussian:
     """
 
     noise_multiplier: float
-    """σ: the noise's standard deviation over the clip norm C; 0.01 to 1e6."""
+    """Noise multiplier σ: the noise's standard deviation over the clip norm C; 0.01 to 1e6."""
     sample_rate: float
-    """q in (0, 1): with which each record, independently, is in a step's sample."""
+    """Probability q in (0, 1) with which each record, independently, is in a step's sample."""
     steps: int = 1
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Gaussian:
     """
 
     noise_multiplier: float
-    """σ: the noise's standard deviation over the clip norm C; 0.01 to 1e6."""
+    """Noise multiplier σ: the noise's standard deviation over the clip norm C; 0.01 to 1e6."""
     steps: int = 1
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class WithoutPrivacy:
     """A stage that releases what it computes without noise: ε is infinite from here on."""
 
     stage: str
-    """What it was, in words: `"stage I, without noise"`."""
+    """Name of the stage in words: `"stage I, without noise"`."""
 
     def __post_init__(self) -> None:
         if not self.stage.strip():

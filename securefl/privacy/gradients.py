@@ -1,4 +1,4 @@
-"""The gradient of each record's term of the loss, or its norm, all at once, by Opacus.
+"""Per-record gradients of the loss, or their norms, all at once, by Opacus.
 
 Axes: B records, T positions in a record (such as those of a sequence), I and O features.
 """
@@ -19,7 +19,7 @@ from securefl.norms.frozen import Affine
 from securefl.privacy.clipping import no_warning_of_the_first_layer
 
 ByParameter = dict[Tensor, Tensor]
-"""As torch types a layer's parameters."""
+"""A layer's parameters, as torch types them."""
 
 
 def per_sample_gradients(
@@ -28,7 +28,7 @@ def per_sample_gradients(
     y: Shaped[Tensor, "B ..."],
     loss: Loss,
 ) -> dict[str, Tensor]:
-    """By parameter name, each of shape (B, *shape of the parameter); the model is not changed.
+    """Return gradients by parameter name, (B, *its shape) each; the model is not changed.
 
     The model must have passed `require_uncoupled`: of one that couples records these are gradients
     of nothing. `loss` is a mean over records.
@@ -44,13 +44,13 @@ def per_sample_gradients(
 
 
 def _of_each(parameter: nn.Parameter, n: int) -> Tensor:
-    """What Opacus has left at a parameter; zeros where the loss does not reach it."""
+    """Return what Opacus has left at a parameter; zeros where the loss does not reach it."""
     found: Tensor | None = getattr(parameter, "grad_sample", None)
     return parameter.new_zeros(n, *parameter.shape) if found is None else found
 
 
 def _affine_gradients(layer: Affine, activations: list[Tensor], backprops: Tensor) -> ByParameter:
-    """Of each record, for γ y + β."""
+    """Return each record's gradients for γ y + β."""
     products: ByParameter = {layer.weight: activations[0] * backprops}
     if layer.bias is not None:
         products[layer.bias] = backprops
@@ -59,10 +59,11 @@ def _affine_gradients(layer: Affine, activations: list[Tensor], backprops: Tenso
 
 
 def _linear_norms(layer: nn.Linear, activations: list[Tensor], backprops: Tensor) -> ByParameter:
-    """Of each record's gradient Σ_t g_t a_tᵀ, without making it: √(Σ_st g_sᵀg_t a_sᵀa_t).
+    """Return the norm of each record's gradient Σ_t g_t a_tᵀ, without making it.
 
-    Li et al., ICLR 2022, section 4. In float64: where the g_t a_tᵀ cancel, float32 could lose the
-    norm. Opacus' own is float32, and gives none to inputs of more than three axes.
+    It is √(Σ_st g_sᵀg_t a_sᵀa_t): Li et al., ICLR 2022, section 4. In float64: where the g_t a_tᵀ
+    cancel, float32 could lose the norm. Opacus' own is float32, and gives none to inputs of more
+    than three axes.
     """
     a_BTI = activations[0].double().reshape(len(backprops), -1, layer.in_features)
     g_BTO = backprops.double().reshape(len(backprops), -1, layer.out_features)
@@ -82,23 +83,23 @@ def _trained(by_parameter: ByParameter) -> Iterable[tuple[Tensor, Tensor]]:
 
 
 class _EachOnce:
-    """What both of Opacus' wrappers are given beside their own."""
+    """Mixin of both of Opacus' wrappers, which visits a module once."""
 
     GRAD_SAMPLERS = {**GradSampleModule.GRAD_SAMPLERS, Affine: _affine_gradients}  # noqa: RUF012
 
     def iterate_submodules(self, module: nn.Module) -> Iterable[nn.Module]:
-        """Each module once: Opacus hooks one that stands in two places twice, and counts it so."""
+        """Yield each module once: Opacus hooks one that stands in two places twice."""
         return dict.fromkeys(super().iterate_submodules(module))  # type: ignore[misc]
 
 
 @final
 class GradientSampler(_EachOnce, GradSampleModule):  # type: ignore[misc]
-    """Leaves each record's gradient at a parameter as `grad_sample`."""
+    """Wrapper that leaves each record's gradient at a parameter as `grad_sample`."""
 
 
 @final
 class NormSampler(_EachOnce, GradSampleModuleFastGradientClipping):  # type: ignore[misc]
-    """Leaves the norm of each record's gradient at a parameter as `_norm_sample`.
+    """Wrapper that leaves the norm of each record's gradient at a parameter as `_norm_sample`.
 
     Linear layers and embeddings have no record's gradient in memory, of others one layer at a time.
     """

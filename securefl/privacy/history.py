@@ -1,4 +1,4 @@
-"""All that a run has released, of both levels; it goes on where a stored one ended."""
+"""History of a run's releases, of both levels; it goes on where a stored one ended."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class History:
     client: tuple[PrivacyEvent, ...] = ()
 
     def events(self, level: Level) -> tuple[PrivacyEvent, ...]:
-        """The releases of one level."""
+        """Return the releases of one level."""
         return self.record if level is Level.RECORD else self.client
 
     def plus(self, level: Level, event: PrivacyEvent) -> History:
-        """The history with one event more; steps of one kind in a row become one event."""
+        """Return the history with one event more; steps of one kind in a row become one event."""
         events = _appended(self.events(level), event)
         return replace(self, **{level.value: events})
 
     def counts(self, level: Level) -> Counter[PrivacyEvent]:
-        """How often each kind of release, as one step, is in one level."""
+        """Return how often each kind of release, as one step, is in one level."""
         found: Counter[PrivacyEvent] = Counter()
         for event in self.events(level):
             if isinstance(event, WithoutPrivacy):
@@ -56,22 +56,22 @@ class History:
         return found
 
     def epsilon(self, level: Level, delta: float, accountant: Accountant = Accountant.PLD) -> float:
-        """What the level's releases add up to; see `accountants.epsilon`."""
+        """Return the ε that the level's releases add up to; see `accountants.epsilon`."""
         return epsilon(self.events(level), delta, accountant)
 
     def stages_without_privacy(self, level: Level) -> tuple[str, ...]:
-        """The stages that make the level's ε infinite, in words."""
+        """Return the stages that make the level's ε infinite, in words."""
         found = (e.stage for e in self.events(level) if isinstance(e, WithoutPrivacy))
         return tuple(dict.fromkeys(found))
 
     def to_json(self) -> str:
-        """The history as text, with a digest that tells damage (not forgery)."""
+        """Return the history as text, with a digest that tells damage (not forgery)."""
         content = {level.value: [_written(e) for e in self.events(level)] for level in Level}
         return json.dumps({"format": FORMAT, **content, "sha256": _digest(content)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> History:
-        """The history that `to_json` has written.
+        """Read the history that `to_json` has written.
 
         Raises:
             RunFolderError: damaged, or of another version. A run must not go on from it, because

@@ -1,4 +1,4 @@
-"""Privacy that a run spends: known round by round before it, and counted while it goes on."""
+"""Privacy odometer of a run: its spending, known round by round before it, and counted."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from securefl.privacy.events import Level, PrivacyEvent
 from securefl.privacy.history import History
 
 MARKS = 20
-"""At so many rounds of a run ε is worked out by PLD, which takes a tenth of a second or more."""
+"""Rounds of a run at which ε is worked out by PLD, which takes a tenth of a second or more."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """A run's releases by round."""
+    """Releases of a run, by round."""
 
     level: Level
     delta: float
     rounds: int
     of_round: Callable[[int], tuple[PrivacyEvent, ...]]
-    """What the round after so many releases."""
+    """Releases of the round after so many."""
     budget: float | None = None
-    """ε by PLD that the run may spend."""
+    """Budget: the ε by PLD that the run may spend."""
 
     def charged(self, history: History, done: int) -> History:
-        """The history with the round after `done` in it."""
+        """Return the history with the round after `done` in it."""
         for event in self.of_round(done):
             history = history.plus(self.level, event)
         return history
 
     def history(self, rounds: int) -> History:
-        """Of a run that was not interrupted, after so many rounds."""
+        """Return the history of a run without interruption, after so many rounds."""
         history = History()
         for done in range(rounds):
             history = self.charged(history, done)
         return history
 
     def covers(self, history: History, done: int) -> bool:
-        """Whether a history has all that so many rounds release."""
+        """Return whether a history has all that so many rounds release."""
         need, have = self.history(done).counts(self.level), history.counts(self.level)
         return all(have[event] >= n for event, n in need.items())
 
     def epsilon_after(self, history: History, done: int, rounds: int) -> float:
-        """ε by PLD once the rounds after `done` and up to `rounds` have been, too."""
+        """Return the ε by PLD once the rounds after `done` and up to `rounds` have been, too."""
         for extra in range(done, rounds):
             history = self.charged(history, extra)
         return epsilon(history.events(self.level), self.delta)
 
     def last_round(self, history: History, done: int) -> int:
-        """The last round that stays within the budget; `done` where the next one would not."""
+        """Return the last round within the budget; `done` where the next one would exceed it."""
         if self.budget is None or self.epsilon_after(history, done, self.rounds) <= self.budget:
             return self.rounds
         planned = range(done + 1, self.rounds + 1)
@@ -65,7 +65,7 @@ class Spending:
         return done + n_within
 
     def next_mark(self, done: int) -> int:
-        """The first of the marked rounds from `done` on: ε until then is at most what it is there.
+        """Return the first marked round from `done` on: ε until then is at most what it is there.
 
         The same rounds in a run that was interrupted.
         """
@@ -75,10 +75,10 @@ class Spending:
 
 @final
 class Odometer:
-    """A run's history, and the last round that its budget allows."""
+    """Odometer: a run's history, and the last round that its budget allows."""
 
     def __init__(self, spending: Spending, history: History | None = None, done: int = 0) -> None:
-        """At a run's start, or after `done` rounds with this history.
+        """Start at a run's start, or after `done` rounds with this history.
 
         Raises:
             ConfigError: not one round is within the budget.
@@ -106,12 +106,12 @@ class Odometer:
             raise ConfigError(f"privacy.budget = {spending.budget:g}: after one round {words}")
 
     def charge(self, done: int) -> History:
-        """Before the round after `done`: what it is about to release counts, whatever happens."""
+        """Charge the round after `done` before it: its releases count, whatever happens."""
         self.history = self.spending.charged(self.history, done)
         return self.history
 
     def epsilon(self, done: int) -> float | None:
-        """What was spent, at most: ε by PLD at the next marked round; None where it is infinite."""
+        """Return an upper bound of the spent ε, PLD's at the next mark; None where infinite."""
         mark = min(self.spending.next_mark(done), self.last_round)
         if self._marked is None or self._marked[0] != mark:
             self._marked = mark, self.spending.epsilon_after(self.history, done, mark)
@@ -119,7 +119,7 @@ class Odometer:
         return value if isfinite(value) else None
 
     def stopped(self, done: int) -> str:
-        """Why a run of so many rounds is over; empty where it has done all of them."""
+        """Say why a run of so many rounds is over; empty where it has done all of them."""
         spending = self.spending
         if done >= spending.rounds:
             return ""

@@ -1,4 +1,4 @@
-"""A run of DP-SGD at its clients, planned from public numbers before it starts."""
+"""Plan of a run of DP-SGD at its clients, from public numbers before it starts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from securefl.privacy.events import MAX_STEPS, SampledGaussian
 @final
 @dataclass(frozen=True, slots=True)
 class RecordPlan:
-    """How often a record is sampled. All five numbers are public: none may be read off the data.
+    """Public numbers that say how often a record is sampled: none may be read off the data.
 
     Raises ConfigError where a number is out of range or does not go with another.
     """
 
     records: int
-    """That the clients hold together, in equal parts, at least."""
+    """Number of records that the clients hold together at least, in equal parts."""
     batch: int
-    """B, the expected size of a Poisson sample; its real size varies."""
+    """Expected size B of a Poisson sample; its real size varies."""
     rounds: int
     local_steps: int
-    """E: noisy steps of each client in a round."""
+    """Number E of noisy steps of each client in a round."""
     clients: int = 1
 
     def __post_init__(self) -> None:
@@ -44,21 +44,21 @@ class RecordPlan:
 
     @property
     def records_each(self) -> int:
-        """That a client holds at least."""
+        """Number of records that a client holds at least."""
         return self.records // self.clients
 
     @property
     def sample_rate(self) -> float:
-        """With which a record is in a step's sample: q = B / records of a client."""
+        """Probability q = B / records of a client, with which a record is in a step's sample."""
         return self.batch / self.records_each
 
     @property
     def steps(self) -> int:
-        """Noisy sums that each record may be in."""
+        """Number of noisy sums that each record may be in."""
         return self.rounds * self.local_steps
 
     def event(self, noise_multiplier: float) -> SampledGaussian:
-        """All the run's releases about one client's records.
+        """Return all the run's releases about one client's records.
 
         A record is in the data of one client alone, so what the others release costs it nothing
         (McSherry, Privacy Integrated Queries, SIGMOD 2009, Theorem 4).
@@ -66,7 +66,7 @@ class RecordPlan:
         return SampledGaussian(noise_multiplier, self.sample_rate, self.steps)
 
     def sigma_for(self, target_epsilon: float, delta: float) -> float:
-        """The smallest noise multiplier that keeps to this ε by PLD; see `calibration`."""
+        """Return the smallest noise multiplier that keeps to this ε by PLD; see `calibration`."""
         self.check_delta(delta)
         return sigma_for(target_epsilon, delta, lambda sigma: [self.event(sigma)])
 

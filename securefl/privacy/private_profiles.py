@@ -1,4 +1,4 @@
-"""A client's profile by the Gaussian mechanism: no record of the client shows in it.
+"""Profile of a client by the Gaussian mechanism: no record of the client shows in it.
 
 Tensor names end with their axes: V values of a sum.
 """
@@ -21,7 +21,7 @@ from securefl.privacy.record_moments import ChannelMoments, MomentRelease
 @final
 @dataclass(frozen=True, slots=True)
 class PrivateProfiler:
-    """Makes profiles from clipped sums with noise; each is one release with σ = `sigma`.
+    """Maker of profiles from clipped sums with noise; each is one release with σ = `sigma`.
 
     The client adds all of the noise by itself, since its profile is of nobody else. Each profiled
     element is a channel, and records are clipped as they are in the published unit. A profile that
@@ -32,7 +32,7 @@ class PrivateProfiler:
     sigma: float
 
     def __call__(self, view: View, batches: Iterable[Tensor], randomness: Randomness) -> Profile:
-        """In the view's unit; variances are at least what their noise leaves readable.
+        """Return the profile in the view's unit; variances are at least what noise leaves readable.
 
         Raises:
             DataError: as in `profile`, but for values that are not finite: their records count

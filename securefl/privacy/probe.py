@@ -1,4 +1,4 @@
-"""What one pass of a model over a batch shows: outputs, gradients by record, buffers, submodules.
+"""One pass of a model over a batch: outputs, gradients by record, buffers, submodules.
 
 Axis B is the batch, the first axis of every tensor that has one.
 """
@@ -32,7 +32,7 @@ class Records:
         return len(self.x)
 
     def only(self, records: Tensor) -> Records:
-        """Those of these indices."""
+        """Return the records of these indices."""
         return Records(self.x[records], self.y[records])
 
 
@@ -54,18 +54,18 @@ class Pass:
     model: nn.Module
     batch: Records
     output: Tensor
-    """With its graph."""
+    """Output of the pass, with its graph."""
     loss: Loss
     calls: tuple[Call, ...]
-    """In the order of completion: a submodule stands before the module that it is in."""
+    """Calls in the order of completion: a submodule stands before the module that it is in."""
 
     def term(self, record: int) -> Tensor:
-        """The loss of one record alone."""
+        """Return the loss of one record alone."""
         here = slice(record, record + 1)
         return self.loss(self.output[here], self.batch.y[here])
 
     def gradient(self, record: int) -> dict[str, Tensor]:
-        """Of that record's term; zero for a parameter that has no part in it."""
+        """Return the gradient of that record's term; zero for a parameter without part in it."""
         parameters = trained_parameters(self.model)
         found = torch.autograd.grad(
             self.term(record), list(parameters.values()), retain_graph=True, allow_unused=True
@@ -77,12 +77,12 @@ class Pass:
         }
 
     def left(self) -> dict[str, Tensor]:
-        """Buffers, also those that no state dict has, and parameters, as the pass has left them."""
+        """Return buffers, also those in no state dict, and parameters, as the pass left them."""
         return {**dict(self.model.named_buffers()), **dict(self.model.named_parameters())}
 
 
 def observed(model: nn.Module, batch: Records, loss: Loss, seed: int) -> Pass:
-    """One pass of this very model, whose buffers may move; random layers draw by `seed`.
+    """Run one pass of this very model, whose buffers may move; random layers draw by `seed`.
 
     Raises:
         DataError: the output is no finite tensor with an entry for each record.
@@ -101,7 +101,7 @@ def observed(model: nn.Module, batch: Records, loss: Loss, seed: int) -> Pass:
 
 
 def twin(model: nn.Module) -> nn.Module:
-    """A copy in the same state, to be observed in its place.
+    """Return a copy in the same state, to be observed in its place.
 
     Raises:
         DataError: the model cannot be copied.
@@ -113,14 +113,14 @@ def twin(model: nn.Module) -> nn.Module:
 
 
 def described_layer(model: nn.Module, name: str) -> str:
-    """A submodule's name and class."""
+    """Return a submodule's name and class."""
     kind = type(model.get_submodule(name)).__name__
     return f"layer {name!r} ({kind})" if name else f"the model's own forward ({kind})"
 
 
 @contextmanager
 def _recording(model: nn.Module, calls: list[Call]) -> Iterator[None]:
-    """Within, each call of a submodule is added to `calls`, with copies of what it got and gave."""
+    """Add each call of a submodule within to `calls`, with copies of what it got and gave."""
     handles: list[RemovableHandle] = []
     pending: list[tuple[Tensor, ...]] = []
 
@@ -137,14 +137,14 @@ def _recording(model: nn.Module, calls: list[Call]) -> Iterator[None]:
 
 
 def _kept(pending: list[tuple[Tensor, ...]]) -> Callable[..., None]:
-    """Copies what a call gets before the call: a layer may work in place."""
+    """Return a hook that copies what a call gets before the call: a layer may work in place."""
     return lambda _module, args, kwargs: pending.append(_copies((args, kwargs)))
 
 
 def _noted(name: str, pending: list[tuple[Tensor, ...]], calls: list[Call]) -> Callable[..., None]:
-    """Takes a call down once it is done."""
+    """Return a hook that notes a call once it is done."""
     # A lambda: a named function in here the tests' shape checks would compile anew for each layer
-    # of each pass, which took most of the guard's time there.
+    # of each pass, which took most of the check's time there.
     return lambda _module, _args, output: calls.append(Call(name, pending.pop(), _copies(output)))
 
 

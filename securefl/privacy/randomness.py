@@ -1,4 +1,4 @@
-"""Where a client's noise and its Poisson samples come from.
+"""Randomness of a client's noise and of its Poisson samples.
 
 Whoever knows them takes the noise off again, so they come from the operating system; a seed is for
 experiments that must be repeated, and protects nobody.
@@ -20,70 +20,71 @@ from securefl.exchange.sums import Values
 
 @runtime_checkable
 class Randomness(Protocol):
-    """One client's, in one round."""
+    """Random draws of one client, in one round."""
 
     def gaussian(self, size: int, deviation: float) -> Values:
-        """Independent draws of mean zero, shape (size,)."""
+        """Draw independently with mean zero, shape (size,)."""
 
     def uniform(self, size: int) -> Values:
-        """Independent draws from [0, 1), shape (size,)."""
+        """Draw independently from [0, 1), shape (size,)."""
 
     def layer_seed(self) -> int:
-        """For layers that draw, such as Dropout: masks that others know couple records."""
+        """Draw a seed for layers such as Dropout: masks that others know couple records."""
 
 
 @final
 class Secret:
-    """The operating system's; no seed gives it again."""
+    """Draws of the operating system; no seed gives them again."""
 
     def gaussian(self, size: int, deviation: float) -> Values:
-        """As `exchange.gaussian`."""
+        """Draw as `exchange.gaussian`."""
         return gaussian(size, deviation)
 
     def uniform(self, size: int) -> Values:
-        """Of 53 random bits each."""
+        """Draw from 53 random bits each."""
         words = np.frombuffer(os.urandom(8 * size), np.uint64)
         return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def layer_seed(self) -> int:
-        """Another each time."""
+        """Draw another seed each time."""
         return int.from_bytes(os.urandom(7), "little")
 
 
 @final
 class Seeded:
-    """The same draws again for the same generator: for experiments alone."""
+    """Draws that are the same for the same generator: for experiments alone."""
 
     def __init__(self, rng: torch.Generator) -> None:
-        """`rng` is the client's own for the round, on the CPU."""
+        """Take `rng`, the client's own for the round, on the CPU."""
         seed = torch.randint(2**62, (), generator=rng).item()
         self._rng = np.random.default_rng(int(seed))
+        # A generator of their own, so that how often layers draw does not move the noise.
         self._layers = np.random.default_rng([1, int(seed)])
 
     def gaussian(self, size: int, deviation: float) -> Values:
-        """By NumPy's generator."""
+        """Draw by NumPy's generator."""
         return self._rng.normal(0.0, deviation, size) if deviation else np.zeros(size)
 
     def uniform(self, size: int) -> Values:
-        """By NumPy's generator."""
+        """Draw by NumPy's generator."""
         return self._rng.random(size)
 
     def layer_seed(self) -> int:
-        """The next one; the other draws do not depend on it."""
+        """Return the next seed; the other draws do not depend on it."""
         return int(self._layers.integers(2**56))
 
 
 def noisy(value: Tensor, randomness: Randomness, deviation: float) -> Tensor:
-    """With noise of its own on each element: drawn in double precision, added in the value's."""
+    """Return the value with noise on each element, drawn in double and added in its own type."""
     noise = torch.from_numpy(randomness.gaussian(value.numel(), deviation))
     return value + noise.reshape(value.shape).to(value)
 
 
 RandomnessOf = Callable[[torch.Generator], Randomness]
-"""A client's in a round, from its generator of that round: `Seeded`, or `secret`."""
+"""Randomness of a client in a round, from its generator of that round: `Seeded`, or `secret`."""
 
 
 def secret(rng: torch.Generator) -> Secret:
-    """The operating system's, whatever the generator."""
+    """Return the operating system's randomness, whatever the generator."""
     del rng
     return Secret()

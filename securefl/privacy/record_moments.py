@@ -23,7 +23,7 @@ from securefl.errors import DataError
 from securefl.exchange.moments import along_channels
 
 EPS = 1e-5
-"""Beside the reference's variance, so that a channel which never moved has a unit, too."""
+"""Term beside the reference's variance, so that a channel which never moved has a unit, too."""
 DROWNED = 4.0
 """Deviations of its noise below which a count of records says nothing."""
 FLOOR = 2.0
@@ -33,15 +33,15 @@ FLOOR = 2.0
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelMoments:
-    """Of one layer: what moments are taken about, and what comes of it."""
+    """Moments of one layer: those that sums are taken about, or the result."""
 
     mean_C: Float64[Tensor, " C"]
     var_C: Float64[Tensor, " C"]
-    """Biased."""
+    """Biased variance."""
 
     @classmethod
     def standard(cls, n_channels: int) -> ChannelMoments:
-        """Zeros and ones."""
+        """Return the moments zero and one."""
         return cls(
             torch.zeros(n_channels, dtype=torch.float64),
             torch.ones(n_channels, dtype=torch.float64),
@@ -49,14 +49,14 @@ class ChannelMoments:
 
     @property
     def unit_C(self) -> Float64[Tensor, " C"]:
-        """√(var_C + ε)."""
+        """Unit √(var_C + ε) of each channel."""
         return (self.var_C + EPS).sqrt()
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class MomentRelease:
-    """How one layer's sums are clipped and read, and what noise they need.
+    """Clipping and noise of one layer's sums, and how they are read.
 
     One record more or less changes `sum_of` by at most `bound` in L2 (to rounding), whatever its
     values are, NaN and infinity included.
@@ -64,18 +64,18 @@ class MomentRelease:
 
     n_channels: int
     rms_clip: float
-    """To what (m_C, s_C) of a record may amount, as a root mean square over its 2C values."""
+    """Largest root mean square of (m_C, s_C) of a record, over its 2C values."""
     sigma: float
-    """σ, the noise's deviation over `bound`."""
+    """Noise multiplier σ: the noise's deviation over `bound`."""
 
     @property
     def bound(self) -> float:
-        """The L2 norm that a record's v is clipped to."""
+        """L2 norm that a record's v is clipped to."""
         return self.rms_clip * sqrt(2 * self.n_channels)
 
     @property
     def kappa(self) -> float:
-        """κ, what a record counts that is not clipped: as much as half of what v may amount to.
+        """Count κ of an unclipped record: as much as half of what v may amount to.
 
         So the noise on a count is 2σ records, however many channels there are.
         """
@@ -83,18 +83,18 @@ class MomentRelease:
 
     @property
     def n_values(self) -> int:
-        """V, the length of a sum."""
+        """Length V of a sum."""
         return 1 + 2 * self.n_channels
 
     @property
     def deviation(self) -> float:
-        """Of the noise that a sum needs, on each of its values."""
+        """Deviation of the noise that a sum needs, on each of its values."""
         return self.sigma * self.bound
 
     def sum_of(
         self, y: Float[Tensor, "B C ..."], reference: ChannelMoments
     ) -> Float64[Tensor, " V"]:
-        """Σ v over the records of a batch, without noise; sums of batches add.
+        """Return Σ v over the records of a batch, without noise; sums of batches add.
 
         `reference` is the same at all clients. A record with a value that is not finite, or whose
         square is not, adds nothing.
@@ -103,6 +103,7 @@ class MomentRelease:
         finite_B1 = v_BV.isfinite().all(dim=1, keepdim=True)
         v_BV = v_BV.where(finite_B1, 0.0)
         norm_B1 = torch.linalg.vector_norm(v_BV, dim=1, keepdim=True)
+        # Of a record that was set to zero the factor is infinite, and clamped to one.
         scale_B1: Tensor = (self.bound / norm_B1).clamp(max=1)
         return (v_BV * scale_B1).sum(dim=0)
 
@@ -118,7 +119,7 @@ class MomentRelease:
     def moments_of(
         self, total_V: Float64[Tensor, " V"], reference: ChannelMoments, deviation: float
     ) -> ChannelMoments:
-        """Mean and biased variance, of a total whose values have noise of this deviation.
+        """Return mean and biased variance, of a total whose values have noise of this deviation.
 
         Of no noise and unclipped records they are exact. A variance is at least twice the
         deviation of the second moment's noise, which is public as the noisy count is.

@@ -1,4 +1,4 @@
-"""What an ε says, for people who do not compute it."""
+"""Words for an ε, for people who do not compute it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHAT = {
 
 
 def epsilon_words(history: History, level: Level, delta: float) -> str:
-    """One sentence: ε by PLD and by RDP and for whom, or why it is infinite.
+    """Return one sentence: ε by PLD and by RDP and for whom, or why it is infinite.
 
     Raises:
         ConfigError: δ is out of range.
@@ -32,7 +32,7 @@ def epsilon_words(history: History, level: Level, delta: float) -> str:
 
 
 def record_protection(records_each: int) -> str:
-    """What a run with record-level DP-SGD protects, from whom, if what, and what it does not."""
+    """Say what a run with record-level DP-SGD protects, from whom, on which terms, and what not."""
     return f"""\
 Protected: {WHAT[Level.RECORD]}: whether it is in the client's data, and so all that is in it.
 From: everyone who sees what a client sends or the trained model: the server, the authority, other

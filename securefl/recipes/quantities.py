@@ -1,4 +1,4 @@
-"""Quantities that a table's cells hold, and what a run's folder tells about each."""
+"""Quantities that a table's cells hold, and their reading from a run's folder."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from securefl.runs.folder_reader import METRICS, QUALITIES, read_metrics, read_r
 
 
 class Quantity(StrEnum):
-    """A number that a run's folder tells."""
+    """Number that a run's folder tells."""
 
     ACCURACY = "accuracy"
     """Test accuracy after the last round, in %; here and below of a regression R², times 100."""
     MEAN_ACCURACY = "mean-accuracy"
     """Test accuracy, mean over the last rounds, in %."""
     BEST_ACCURACY = "best-accuracy"
-    """The best test accuracy of any round, in %."""
+    """Test accuracy of the best round, in %."""
     EXTERNAL_ACCURACY = "external-accuracy"
     """Accuracy of the final global model on clients that never trained, their mean, in %."""
     ROUNDS_TO_TARGET = "rounds-to-target"
-    """The first round whose test accuracy is at least the target."""
+    """First round whose test accuracy is at least the target."""
     MINUTES_TO_TARGET = "minutes-to-target"
-    """What the rounds up to that one took on simulated devices."""
+    """Minutes on simulated devices of the rounds up to that one."""
     WH_TO_TARGET = "wh-to-target"
-    """What all devices had spent by then, in Wh."""
+    """Energy of all devices by then, in Wh."""
     SELECTED_SHARE = "selected-share"
-    """The share of all selections that clients of some qualities had, in %."""
+    """Share of all selections that clients of some qualities had, in %."""
     EXCHANGES = "exchanges"
     """Communication rounds of the whole run: 3L + 1 for each round of FedTAN."""
     EXTRA_EXCHANGES = "extra-exchanges"
@@ -43,9 +43,9 @@ class Quantity(StrEnum):
     MEGABYTES_PER_ROUND = "megabytes-per-round"
     """Traffic as FedTAN's Table 3 counts it, in MiB, mean over the rounds."""
     GIGABYTES = "gigabytes"
-    """The same of the whole run, in GiB."""
+    """Traffic of the whole run in the same count, in GiB."""
     GIGABITS = "gigabits"
-    """The same in 2^30 bits."""
+    """Traffic of the whole run in the same count, in 2^30 bits."""
     EXTRA_TRAFFIC = "extra-traffic"
     """Share of the traffic that is something else than the model, in %."""
 
@@ -77,7 +77,7 @@ QualityName = Literal["normal", "irrelevant", "blurred", "salt-and-pepper", "pol
 
 
 class Measure(BaseModel):
-    """The table `measure` of a recipe, its rows and its columns."""
+    """Table `measure` of a recipe, its rows and its columns."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -92,7 +92,7 @@ class Measure(BaseModel):
     """τ of the BN statistics re-estimated from test batches, for `external-accuracy` alone; the
     global statistics where absent."""
     batch_size: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 32
-    """Of these test batches."""
+    """Number of samples in these test batches."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Measure:
@@ -122,16 +122,16 @@ class Measure(BaseModel):
 
 
 LAST = 10
-"""Rounds of a mean accuracy."""
+"""Number of rounds of a mean accuracy."""
 MINUTES_PER_HOUR = 60
 GIB_IN_MIB = 1024
 BITS = 8
 MODEL = ("model/", "update/")
-"""How the names of messages begin that carry the model: its broadcast, and clients' updates."""
+"""Beginnings of the names of messages that carry the model: its broadcast, clients' updates."""
 
 
 def measured(folder: Path, measure: Measure) -> float | None:
-    """The quantity of a complete run; None where the target was never reached.
+    """Return the quantity of a complete run; None where the target was never reached.
 
     Raises:
         RunFolderError: no run's folder, or a damaged one.
@@ -174,7 +174,7 @@ def _to_target(folder: Path, measure: Measure) -> float | None:
 
 
 def _known(sums: list[float] | None, folder: Path) -> list[float]:
-    """A recipe with such a quantity simulates devices, so the folder is at fault."""
+    """Require values: such a quantity's recipe simulates devices, so the folder is at fault."""
     if sums is None:
         raise RunFolderError(
             f"{folder / METRICS}: damaged (a round has no simulated time or energy)"

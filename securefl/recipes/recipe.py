@@ -1,4 +1,4 @@
-"""A recipe: one table of a paper, as settings by row and column, with the printed values.
+"""Recipe: one table of a paper, as settings by row and column, with the printed values.
 
     title = "…"
     paper = "Authors: title. Table 1"
@@ -44,7 +44,7 @@ PRINTED = re.compile(rf"({NUMBER})(?: ± ({NUMBER}))?")
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A value as the paper has it."""
+    """Value as the paper has it."""
 
     text: str
     mean: float
@@ -60,15 +60,15 @@ class Cell:
     tables: Tables
     measure: Measure
     printed: Printed | None
-    """None where the paper draws a curve or leaves the cell empty."""
+    """Printed value; None where the paper draws a curve or leaves the cell empty."""
 
     @property
     def name(self) -> str:
-        """Names the cell's runs; no two cells of a table have the same."""
+        """Name of the cell's runs; no two cells of a table have the same."""
         return f"{slug(self.row)}--{slug(self.column)}"
 
     def config(self, seed: int) -> Config:
-        """The settings of one run; ConfigError where they do not fit."""
+        """Return the settings of one run; ConfigError where they do not fit."""
         run = {**self.tables.get("run", {}), "name": self.name[:80], "seed": seed}
         where = f"row {self.row!r}, column {self.column!r}: "
         return parse_tables(Config, {**self.tables, "run": run}, where)
@@ -76,16 +76,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A table."""
+    """One table."""
 
     title: str
     paper: str
     seeds: int
-    """Each cell is the mean over runs with seeds 0..seeds-1."""
+    """Number of seeds: each cell is the mean over runs with seeds 0..seeds-1."""
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: tuple[Cell, ...]
-    """Row by row."""
+    """Cells, row by row."""
 
 
 class _Table(BaseModel):
@@ -100,9 +100,9 @@ class _Column(_Table):
 
 class _Row(_Column):
     paper: dict[str, str | Annotated[tuple[Finite, ...], Field(min_length=1)]] = {}
-    """By column: `"87.66 ± 0.43"`, or a list of values whose mean counts."""
+    """Printed values by column: `"87.66 ± 0.43"`, or a list of values whose mean counts."""
     columns: tuple[str, ...] | None = None
-    """Those in which the row has a cell; all where absent."""
+    """Columns in which the row has a cell; all where absent."""
 
 
 class _File(_Table):
@@ -115,7 +115,7 @@ class _File(_Table):
 
 
 def load_recipe(path: Path, data_root: Path | None = None) -> Recipe:
-    """The recipe in a TOML file, with all its cells' settings checked.
+    """Load the recipe in a TOML file, with all its cells' settings checked.
 
     Args:
         path: the file.
@@ -137,7 +137,7 @@ def load_recipe(path: Path, data_root: Path | None = None) -> Recipe:
 
 
 def slug(name: str) -> str:
-    """The name's letters and digits, with dashes between words; points in numbers stay."""
+    """Return the name's letters and digits, with dashes between words; points in numbers stay."""
     return "-".join(re.findall(r"\d+\.\d+|[^\W_]+", name.lower()))
 
 
@@ -170,7 +170,7 @@ def _recipe(file: _File, common: Tables) -> Recipe:
 
 
 def _names(parts: Sequence[_Column], kind: str) -> tuple[str, ...]:
-    """Their names, which also tell their folders apart."""
+    """Return the parts' names, which also tell their folders apart."""
     by_slug: dict[str, str] = {}
     for part in parts:
         key = slug(part.name)
@@ -203,7 +203,7 @@ def _cell(file: _File, common: Tables, row: _Row, column: _Column) -> Cell:
 
 
 def _check_measure(measure: Measure, config: Config, where: str) -> None:
-    """Whether these settings leave behind what is measured; ConfigError where they do not."""
+    """Require that these settings leave behind what is measured; ConfigError where they do not."""
     if measure.quantity in SIMULATED and config.devices.specification is None:
         raise ConfigError(
             f'{where}measure.quantity = "{measure.quantity}": nothing takes time without devices; '

@@ -1,4 +1,4 @@
-"""Run a recipe: each cell and seed is a run's folder, which is kept, resumed or read back."""
+"""Reproduction of a recipe: each cell and seed is a run's folder, kept, resumed or read back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OnRun = Callable[[PlannedRun, int], None]
 
 
 def plan(recipe: Recipe, out: Path, seeds: int) -> dict[Cell, tuple[PlannedRun, ...]]:
-    """The runs of each cell, one for each seed.
+    """Return the runs of each cell, one for each seed.
 
     Raises:
         ConfigError: a folder in `out` holds a run of other settings; nothing has been run then.
@@ -48,7 +48,7 @@ def plan(recipe: Recipe, out: Path, seeds: int) -> dict[Cell, tuple[PlannedRun, 
 
 
 def reproduce(recipe: Recipe, out: Path, seeds: int, on_run: OnRun | None = None) -> RecipeTable:
-    """The whole table, from the runs that are complete in `out` and from those still to be made.
+    """Run the whole table: read runs that are complete in `out`, and make the others.
 
     A run that diverges is a cell that says so. After an interruption, the same call goes on.
 
@@ -76,7 +76,7 @@ def reproduce(recipe: Recipe, out: Path, seeds: int, on_run: OnRun | None = None
 
 
 def _complete(one: PlannedRun, on_run: OnRun) -> bool:
-    """Whether the run came to its end, as it now stands in its folder."""
+    """Run to the end, and return whether it came there, as it now stands in its folder."""
 
     def on_round(metrics: RoundMetrics) -> None:
         on_run(one, metrics.round)
@@ -99,7 +99,7 @@ def _value(one: PlannedRun, cell: Cell) -> Value:
 
 
 def _settings(config: Config) -> str:
-    """All settings but the run's name."""
+    """Return all settings but the run's name."""
     return _unnamed(config).model_dump_json()
 
 

@@ -1,4 +1,4 @@
-"""A recipe's table with what was measured: beside the printed values, as Markdown and as JSON."""
+"""Measured table of a recipe: beside the printed values, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MARKDOWN, JSON = "table.md", "results.json"
 
 
 class NoValue(StrEnum):
-    """Why a run has none."""
+    """Reason why a run has no value."""
 
     DIVERGED = "diverged"
     NEVER = "never"
-    """It did not reach the target."""
+    """Target that was not reached."""
 
 
 Value = float | NoValue
@@ -30,7 +30,7 @@ Value = float | NoValue
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCell:
-    """A cell with one value for each seed."""
+    """Cell with one value for each seed."""
 
     cell: Cell
     values: tuple[Value, ...]
@@ -38,12 +38,12 @@ class MeasuredCell:
 
     @property
     def numbers(self) -> list[float]:
-        """Of the runs that have one."""
+        """Values of the runs that have one."""
         return [value for value in self.values if not isinstance(value, NoValue)]
 
     @property
     def mean(self) -> float | None:
-        """Over the runs that have a value."""
+        """Mean over the runs that have a value."""
         return statistics.mean(self.numbers) if self.numbers else None
 
     @property
@@ -67,14 +67,14 @@ class MeasuredCell:
 
 @dataclass(frozen=True, slots=True)
 class RecipeTable:
-    """A recipe and all its measured cells."""
+    """Recipe and all its measured cells."""
 
     recipe: Recipe
     seeds: int
     cells: tuple[MeasuredCell, ...]
 
     def lines(self) -> list[list[str]]:
-        """Each row's name, and for each column the printed and the measured value."""
+        """Return each row's name, and for each column the printed and the measured value."""
         found = {(m.cell.row, m.cell.column): m for m in self.cells}
         return [
             [row, *(text for column in self.recipe.columns for text in _pair(found, row, column))]
@@ -82,7 +82,7 @@ class RecipeTable:
         ]
 
     def markdown(self, command: str) -> str:
-        """The table as a page of its own, with the command that made it."""
+        """Return the table as a page of its own, with the command that made it."""
         heads = [f"{column}, {side}" for column in self.recipe.columns for side in SIDES]
         table = [["", *heads], ["---", *["--:"] * len(heads)], *self.lines()]
         measured = "mean ± standard deviation over" if self.seeds > 1 else "of"
@@ -94,7 +94,7 @@ class RecipeTable:
         )
 
     def write(self, folder: Path, command: str) -> None:
-        """Leave `table.md` and `results.json` in `folder`.
+        """Write `table.md` and `results.json` into `folder`.
 
         Raises:
             RunFolderError: it cannot be written.

@@ -15,13 +15,13 @@ SECONDS_PER_HOUR = 3600
 
 
 def hours(metrics: Sequence[RoundMetrics]) -> list[float] | None:
-    """Simulated hours at the end of each round; None where no devices are simulated."""
+    """Return simulated hours at the end of each round; None where no devices are simulated."""
     seconds = _sums(m.simulated_s for m in metrics)
     return None if seconds is None else [s / SECONDS_PER_HOUR for s in seconds]
 
 
 def watt_hours(metrics: Sequence[RoundMetrics]) -> list[float] | None:
-    """What all devices had spent at the end of each round; None where none are simulated."""
+    """Return all devices' Wh up to the end of each round; None where none are simulated."""
     return _sums(m.energy_wh for m in metrics)
 
 
@@ -35,7 +35,7 @@ KNOWN = [quality.value for quality in Quality]
 
 
 def clients(record: RunRecord) -> tuple[str, ...]:
-    """All clients that a file of the run names, `client-2` before `client-10`."""
+    """Return all clients that a file of the run names, `client-2` before `client-10`."""
     named = set(record.qualities)
     for each in record.participants:
         named |= each.selected.keys() | each.measured.keys() | each.scores.keys()
@@ -45,7 +45,7 @@ def clients(record: RunRecord) -> tuple[str, ...]:
 
 
 def times_selected(record: RunRecord) -> Counter[str]:
-    """How often each client was drawn."""
+    """Return how often each client was drawn."""
     counts: Counter[str] = Counter()
     for each in record.participants:
         counts.update(each.selected)
@@ -53,14 +53,14 @@ def times_selected(record: RunRecord) -> Counter[str]:
 
 
 def selected_share(record: RunRecord, qualities: Collection[str | None]) -> float:
-    """The share of all selections that clients of these qualities had; 0 where there is none."""
+    """Return the share of all selections that clients of these qualities had; 0 where none are."""
     counts = times_selected(record)
     of_these = sum(n for client, n in counts.items() if record.qualities.get(client) in qualities)
     return of_these / counts.total() if counts else 0.0
 
 
 def by_quality(names: Iterable[str], record: RunRecord) -> dict[str | None, list[str]]:
-    """Clients grouped by quality: in the order of `Quality`, then other names, then unknown ones.
+    """Group clients by quality: in the order of `Quality`, then other names, then unknown ones.
 
     Those whose quality nobody knows stand under None. Within a group the order stays.
     """
@@ -71,7 +71,7 @@ def by_quality(names: Iterable[str], record: RunRecord) -> dict[str | None, list
 
 
 def most_selected_first(record: RunRecord) -> dict[str | None, list[str]]:
-    """All clients grouped by quality, and in each group by how often they were selected."""
+    """Group all clients by quality, and sort each group by how often they were selected."""
     counts = times_selected(record)
     return by_quality(sorted(clients(record), key=lambda client: -counts[client]), record)
 
@@ -83,6 +83,6 @@ def _rank(quality: str | None) -> tuple[int, str]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Numbers within a name count as such."""
+    """Return a sort key in which numbers within a name count as such."""
     parts = re.split(r"([0-9]+)", name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

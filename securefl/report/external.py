@@ -1,4 +1,4 @@
-"""Scores of external clients: what leave-one-out finds, as JSON and as a table in Markdown."""
+"""Scores of external clients: the result of leave-one-out, as JSON and as a Markdown table."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from securefl.settings.tables import Config
 
 @dataclass(frozen=True, slots=True)
 class ExternalScore:
-    """How good a model is for one client that had no part in its training."""
+    """Scores of a model for one client that had no part in its training."""
 
     left_out: str
-    """The domain."""
+    """Domain that was left out."""
     client: str
     n_samples: int
     score: float
-    """With the global BN statistics, by the report's metric: accuracies are 0..1."""
+    """Score with the global BN statistics, by the report's metric: accuracies are 0..1."""
     adapted: float
-    """With statistics re-estimated from the client's own batches."""
+    """Score with statistics re-estimated from the client's own batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveOneOut:
-    """The scores of all folds."""
+    """Scores of all folds."""
 
     config: Config
     adapt_bn: float
     batch_size: int
     scores: tuple[ExternalScore, ...]
     metric: str = ACCURACY
-    """The name of what all scores are by."""
+    """Name of the metric of all scores."""
     own_task: bool = False
-    """Whether the tasks were the user's own, so that `[data]` and `[model]` do not count."""
+    """True where the tasks were the user's own, so that `[data]` and `[model]` do not count."""
 
     @property
     def score(self) -> float:
@@ -44,7 +44,7 @@ class LeaveOneOut:
 
     @property
     def accuracy(self) -> float:
-        """The score, 0..1; raises ConfigError where the metric is no accuracy, such as R²."""
+        """Score, 0..1; raises ConfigError where the metric is no accuracy, such as R²."""
         return accuracy_of(self.metric, self.score)
 
     @property
@@ -53,7 +53,7 @@ class LeaveOneOut:
         return sum(score.adapted for score in self.scores) / len(self.scores)
 
     def to_json(self) -> bytes:
-        """Everything, with the settings of the runs."""
+        """Return everything as JSON, with the settings of the runs."""
         report = {
             "adapt_bn": self.adapt_bn,
             "batch_size": self.batch_size,
@@ -65,7 +65,7 @@ class LeaveOneOut:
         return json.dumps(report, indent=1).encode()
 
     def to_markdown(self) -> str:
-        """A table: a row for each external client, and the mean."""
+        """Return a table: a row for each external client, and the mean."""
         adapted = f"Adapted, τ = {self.adapt_bn:g}, batches of {self.batch_size}"
         measured = f"{heading(self.metric)}, global statistics"
         columns = ("Left out", "External client", "Samples", measured, adapted)

@@ -24,7 +24,7 @@ PICTURES = frozenset((SELECTIONS, SCORES, COST, TRAFFIC, ACCURACY, SCORE))
 
 
 def pictures(record: RunRecord) -> dict[str, bytes]:
-    """PNG files by name: the score and traffic, and what else the run has something to show for.
+    """Draw PNG files by name: score, traffic, and what else the run has something to show for.
 
     Traffic, which every run has, comes last, so that whoever finds it finds all.
     """
@@ -45,7 +45,7 @@ AtEnd = Callable[[RunFolder, History], None]
 
 
 def at_end(config: Config) -> AtEnd:
-    """Return the function that writes them."""
+    """Return the function that writes pictures and page."""
 
     def leave(folder: RunFolder, history: History) -> None:
         if config.privacy.level != "none":

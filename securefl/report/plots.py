@@ -30,10 +30,10 @@ from securefl.report.census import (
 from securefl.runs.folder_reader import RoundMetrics, RunRecord
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#7f7f7f", "#cc79a7", "#56b4e9", "#e69f00")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+"""Palette of Okabe and Ito, which colour-blind readers can tell apart."""
 STYLES = ("-", "--", "-.", ":")
 MAX_NAMES = 30
-"""Clients whose names there is room for on an axis."""
+"""Number of clients whose names there is room for on an axis."""
 
 
 def bare(axes: Axes) -> None:
@@ -50,14 +50,14 @@ def by_round(axes: Axes) -> None:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG file's content."""
+    """Return the figure as a PNG file's content."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
 
 
 def score_plot(runs: Mapping[str, Sequence[RoundMetrics]]) -> bytes:
-    """Test score (accuracies in %) and test loss by round, a line for each run."""
+    """Plot test score (accuracies in %) and test loss by round, a line for each run."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     score, loss = figure.subplots(1, 2)
     for i, (name, metrics) in enumerate(runs.items()):
@@ -75,7 +75,7 @@ def score_plot(runs: Mapping[str, Sequence[RoundMetrics]]) -> bytes:
 
 
 def plotted(metrics: Sequence[RoundMetrics]) -> list[float]:
-    """The score of each round, in % where it is an accuracy."""
+    """Return the score of each round, in % where it is an accuracy."""
     return [100 * m.score if m.metric in SHARES else m.score for m in metrics]
 
 
@@ -89,7 +89,7 @@ def label_scores(axes: Axes, runs: Mapping[str, Sequence[RoundMetrics]]) -> None
 
 
 def traffic_plot(entries: Sequence[Entry]) -> bytes:
-    """MiB sent in the whole run, by what was sent and in which form."""
+    """Plot MiB sent in the whole run, by what was sent and in which form."""
     sums = Ledger(list(entries)).bytes_by_kind()
     labels = [f"{kind}, {form}" for kind, form in sums]
     figure = Figure(figsize=(8, 1.2 + 0.45 * len(sums)), layout="constrained")
@@ -104,7 +104,7 @@ def traffic_plot(entries: Sequence[Entry]) -> bytes:
 
 
 def cost_figure(runs: Mapping[str, Sequence[RoundMetrics]]) -> Figure | None:
-    """Test score (accuracies in %) by simulated hours and by Wh, a line for each run.
+    """Plot test score (accuracies in %) by simulated hours and by Wh, a line for each run.
 
     None where a run has no devices.
     """
@@ -134,7 +134,7 @@ PALETTE: dict[str | None, str] = dict(
 
 
 def selections_figure(record: RunRecord) -> Figure:
-    """A bar for each client, sorted by quality and then by count; a colour for each quality."""
+    """Plot a bar for each client, sorted by quality and count; a colour for each quality."""
     counts, groups = times_selected(record), most_selected_first(record)
     n_clients = sum(map(len, groups.values()))
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -160,7 +160,7 @@ def selections_figure(record: RunRecord) -> Figure:
 
 
 def _colours(qualities: Collection[str | None]) -> dict[str | None, str]:
-    """The same in every picture, but for names that a user's own task gives."""
+    """Return colours: the same in every picture, but for names that a user's own task gives."""
     own = [quality for quality in qualities if quality and quality not in PALETTE]
     spare = [colour for colour in COLOURS if colour not in map(PALETTE.get, qualities)]
     given = {quality: spare[i % len(spare)] for i, quality in enumerate(own)}
@@ -168,11 +168,11 @@ def _colours(qualities: Collection[str | None]) -> dict[str | None, str]:
 
 
 MEASURED = {"afl": "mean loss", "fedprof": "divergence"}
-"""What of a client is measured, by selector."""
+"""Name of the measurement of a client, by selector."""
 
 
 def scores_figure(record: RunRecord) -> Figure | None:
-    """A heat map of FedProf's λ, or of what another selector measures; None where nothing is.
+    """Plot a heat map of FedProf's λ, or of another selector's measurement; None without one.
 
     A client keeps its last score in the rounds that have none of it, and is grey before the first.
     """
@@ -205,7 +205,7 @@ def scores_figure(record: RunRecord) -> Figure | None:
 def carried_forward(
     names: Sequence[str], rows: Iterable[Mapping[str, float]]
 ) -> Float64[np.ndarray, "K T"]:
-    """Each client's last value in each round; NaN before its first."""
+    """Return each client's last value in each round; NaN before its first."""
     last = dict.fromkeys(names, math.nan)
     columns = []
     for row in rows:
@@ -215,7 +215,7 @@ def carried_forward(
 
 
 def _label_rows(axes: Axes, groups: Mapping[str | None, Sequence[str]]) -> None:
-    """Qualities where they are known, with lines between them; else names where there is room."""
+    """Label rows by quality where known, with lines between; else by name where there is room."""
     names = [client for group in groups.values() for client in group]
     if set(groups) == {None}:
         shown = len(names) <= MAX_NAMES

@@ -1,4 +1,4 @@
-"""What differential privacy protects in a run: each release, how, and from whom.
+"""Protection of a run by differential privacy: each release, its means, and from whom.
 
 The adversaries: the server, the authority (or so many officers as open sums), other clients, and an
 outside reader, who has the trained model and all that is published with it. Each is honest but
@@ -33,19 +33,19 @@ class Protection:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """In the order of `HEADINGS`."""
+        """Cells in the order of `HEADINGS`."""
         return self.release, self.noise, self.server, self.authority, self.clients, self.reader
 
 
 def protections(config: Config) -> tuple[Protection, ...]:
-    """All that clients release of their data under these settings."""
+    """Return all that clients release of their data under these settings."""
     level = config.privacy.level
     found = {"none": _unprotected, "record": _records, "client": _clients}[level](config)
     return (*found, *_selection(config))
 
 
 def protection_page(config: Config, history: History) -> str:
-    """The table with what ε says, in Markdown."""
+    """Return the table with what ε says, in Markdown."""
     return "\n".join([
         "# What differential privacy protects in this run",
         "",
@@ -85,7 +85,7 @@ def opening_said(config: Config) -> str:
 
 
 def epsilon_said(config: Config, history: History) -> str:
-    """What ε is, whom it is for, and whether anybody could take the noise off."""
+    """Say what ε is, whom it is for, and whether anybody could take the noise off."""
     table = config.privacy
     if table.level == "none":
         return "ε is infinite: training had no noise, so nothing is guaranteed."
@@ -143,7 +143,7 @@ def _clients(config: Config) -> Iterator[Protection]:
 
 
 def _shared(release: str, config: Config, sigma: float, sealed_by: Encrypt) -> Protection:
-    """Of noise that clients add in shares."""
+    """Return the protection by noise that clients add in shares."""
     sealed = {sealed_by, Encrypt.MODEL} & set(config.exchange.encrypt)
     tell = config.privacy.colluders
     return Protection(

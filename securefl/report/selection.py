@@ -1,4 +1,4 @@
-"""Clients' scores and selections by quality, and who could read what of their profiles.
+"""Selection in a run: clients' scores and selections by quality, and who could read profiles.
 
 All of it is taken from the ledger, which has every message, and not from the settings.
 """
@@ -23,34 +23,34 @@ from securefl.types import Kind
 
 @dataclass(frozen=True, slots=True)
 class ClientLine:
-    """One client."""
+    """Row of one client."""
 
     client: str
     quality: str | None
-    """None where nobody knows it."""
+    """Quality; None where nobody knows it."""
     times_selected: int
     measured_in: int | None
-    """The last round with a measurement; None where there was none."""
+    """Last round with a measurement; None where there was none."""
     measured: float | None
-    """The last one: the divergence of its profile, or with AFL its mean loss."""
+    """Last measurement: the divergence of its profile, or with AFL its mean loss."""
     score: float | None
-    """FedProf's λ for it, by the α of the settings; the last one recorded with `theorem1`."""
+    """Last λ of FedProf for it, by the α of the settings, recorded with `theorem1`."""
 
 
 @dataclass(frozen=True, slots=True)
 class QualityLine:
-    """All clients of one quality."""
+    """Row of all clients of one quality."""
 
     quality: str | None
     n_clients: int
     client_share: float
-    """Of all clients, 0..1."""
+    """Share of all clients, 0..1."""
     selected_share: float
-    """Of all selections, 0..1."""
+    """Share of all selections, 0..1."""
 
 
 def client_lines(record: RunRecord) -> list[ClientLine]:
-    """All clients by quality, and those of one quality by how often they were selected."""
+    """Return all clients by quality, and those of one quality by how often they were selected."""
     counts = times_selected(record)
     measured: dict[str, float] = {}
     measured_in: dict[str, int] = {}
@@ -73,7 +73,7 @@ def client_lines(record: RunRecord) -> list[ClientLine]:
 
 
 def quality_lines(record: RunRecord) -> list[QualityLine]:
-    """The shares of each quality."""
+    """Return the shares of each quality."""
     names = clients(record)
     return [
         QualityLine(quality, len(group), len(group) / len(names), selected_share(record, {quality}))
@@ -100,11 +100,11 @@ IN_THE_CLEAR = {
     "selection/loss": "the mean loss of each client that it asked",
     "selection/size": "each client's number of samples",
 }
-"""What a message in the clear shows the server, by the message's name."""
+"""Words for what a message in the clear shows the server, by the message's name."""
 
 
 def who_read_what(ledger: Sequence[Entry], n_officers: int = 1) -> list[str]:
-    """Sentences on the server, on the authority and on the clients, and on released scores.
+    """Return sentences on the server, the authority, the clients, and on released scores.
 
     Several officers are in the authority's place in the ledger, and read no score.
     Without profiles: that there are none, and what else the server was told to select by.
@@ -126,7 +126,7 @@ def who_read_what(ledger: Sequence[Entry], n_officers: int = 1) -> list[str]:
 
 
 def _server(received: Sequence[Entry]) -> str:
-    """What single clients sent it in the clear, and the scores that it was given."""
+    """Say what single clients sent the server in the clear, and the scores that it was given."""
     clear = {e.name for e in received if e.sender != AUTHORITY and e.form == "plaintext"}
     scored = any(e.sender == AUTHORITY and e.name == SCORE for e in received)
     read = [IN_THE_CLEAR.get(name, name) for name in sorted(clear)]
@@ -166,6 +166,6 @@ def _clients(names: Collection[str]) -> str:
 
 
 def _listed(parts: Sequence[str]) -> str:
-    """As people say it; nothing where there is none."""
+    """Join the parts as people say them; nothing where there is none."""
     *most, last = parts or ["nothing"]
     return f"{', '.join(most)} and {last}" if most else last

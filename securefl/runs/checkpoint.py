@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the global state and all clients' memories, in one safetensors file."""
+"""Checkpoints of a run: the global state and all clients' states, in one safetensors file."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _number(value: Tensor) -> float:
 
 
 def check_memory(client: str, memory: Memory, model: nn.Module) -> None:
-    """Check the memory of a client that a file gives against the model of its run.
+    """Check the state of a client that a file gives against the model of its run.
 
     Raises:
         RunFolderError: a tensor of another name, shape or type than training would leave, or with

@@ -1,4 +1,4 @@
-"""The rule by which a run has diverged, in simulations and over a network."""
+"""Rule by which a run has diverged, in simulations and over a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a run's folder: its files, their rows, and the run as a whole."""
+"""Reader of a run's folder: its files, their rows, and the run as a whole."""
 
 from __future__ import annotations
 

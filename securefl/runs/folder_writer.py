@@ -1,4 +1,4 @@
-"""Writing a run's folder: its settings, its rounds, and a checkpoint to go on from.
+"""Writer of a run's folder: its settings, its rounds, and a checkpoint to go on from.
 
 Everything is written whole or not at all, and is on the disk before the run goes on. A round counts
 once its checkpoint stands; lines of a later, unfinished round are dropped when the run is resumed.
@@ -83,7 +83,7 @@ MAX_HISTORY_BYTES = 2**24
 
 
 class RunFolder:
-    """One run's folder, to write in."""
+    """Folder of one run, to write in."""
 
     def __init__(self, path: Path) -> None:
         """Take an existing folder of this layout; see `create`."""
@@ -268,7 +268,7 @@ class RunFolder:
             if participants:
                 self._append(SELECTIONS, [participants])
             self._append(METRICS, [metrics])
-            # Clients' memories are in it, which are nobody else's.
+            # Clients' states are in it, which are nobody else's.
             write_atomically(self.path / CHECKPOINT, checkpoint.to_bytes(), mode=0o600)
 
     def note_history(self, history: History) -> None:

@@ -1,4 +1,4 @@
-"""Sites that join in mid-study: settings that name more of them than a run began with."""
+"""Joining of sites in mid-study: settings that name more of them than a run began with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of rounds: one for simulations, worker processes and real sites."""
+"""Loop of rounds: one for simulations, worker processes and real sites."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Result:
     openings: list[Opening]
     incidents: list[Incident]
     key_id: str
-    """Empty where nothing was encrypted."""
+    """Id of the key; empty where nothing was encrypted."""
     participants: list[RoundParticipants]
     """Participants of each of this session's rounds."""
     history: History
@@ -160,7 +160,7 @@ class Parts:
     broadcast: Broadcast
     participation: Participation
     score: Callable[[nn.Module, State], Score]
-    """Scores the models after a round; the module holds the global one before and after."""
+    """Scorer of the models after a round; the module holds the global one before and after."""
     metric: str
     """Name of the score's metric."""
     record: Record
@@ -175,17 +175,17 @@ class Parts:
     spending: Spending | None = None
     """Accounting of differential privacy; None where no noise is added."""
     key_id: str = ""
-    """Empty where nothing is encrypted."""
+    """Id of the key; empty where nothing is encrypted."""
     qualities: Mapping[str, str] = field(default_factory=dict)
     """Quality of each client's data; empty where unknown."""
     advice: Callable[[int], str] = lambda _done: ""
-    """Explains a divergence after so many rounds, with a remedy."""
+    """Explanation of a divergence after so many rounds, with a remedy."""
     at_end: Callable[[RunFolder, History], None] = lambda _folder, _history: None
-    """Leaves pages and pictures in the folder."""
+    """Function that leaves pages and pictures in the folder."""
 
 
 class Rounds:
-    """A run's state between two rounds, and its rounds one after the other."""
+    """State of a run between two rounds, and its rounds one after the other."""
 
     def __init__(self, parts: Parts) -> None:
         """Begin before the first round; raises DataError where the algorithm cannot be run."""
@@ -193,7 +193,7 @@ class Rounds:
         """Parts that the loop is made of."""
         self.config = parts.config
         self.key_id = parts.key_id
-        """Empty where nothing is encrypted."""
+        """Id of the key; empty where nothing is encrypted."""
         self.engine = parts.engine_words
         """Description of the engine that trains the clients, and why."""
         self._record = parts.record
@@ -540,6 +540,7 @@ class Rounds:
             try:
                 self.parts.engine.train(ongoing, open_once)
             except WorkerLost:
+                # The round is told once: what the lost attempt wrote is written again.
                 del entries[n_entries:], incidents[n_incidents:]
                 again = ServerRound(self.parts.server, ongoing.context, ongoing.alike)
                 ongoing = self.ongoing = again

@@ -49,7 +49,7 @@ MAX_ENVIRONMENT_BYTES = 2**22
 
 PACKAGES = ("torch", "tenseal", "numpy", "cryptography", "securefl")
 PROCESSES = "processes"
-"""In the place of an engine: the run's clients, server and authority are separate processes."""
+"""Words in the place of an engine: the run's clients, server and authority are processes."""
 
 
 class Environment(BaseModel):

@@ -140,6 +140,7 @@ def _messages(path: Path, round_number: int) -> tuple[tuple[str, ...], int, int]
         return (), 0, 0
     with read_soundly(ledger):
         for line in read_lines(ledger):
+            # Searched as bytes; only one round's lines are parsed, as a ledger may be long.
             n_opened += _OPENED in line
             if line.startswith(begins):
                 n_in_round += _OPENED in line

@@ -1,4 +1,4 @@
-"""The record of a user's own task in its run's folder: model, loss, and form of the data."""
+"""Record of a user's own task in its run's folder: model, loss, and form of the data."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TaskRecord:
     model: ModelRecord
     loss: str
     metric: str
-    """Empty where it followed from the loss."""
+    """Name of the metric; empty where it followed from the loss."""
     algorithm: str
     """Class of the user's own algorithm; empty where the settings name one."""
     clients: Mapping[str, DataRecord]

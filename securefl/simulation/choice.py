@@ -1,4 +1,4 @@
-"""The engine that trains a run's clients: the one asked for, or the faster one in this process.
+"""Engine that trains a run's clients: the one asked for, or the faster one in this process.
 
 The faster one is chosen by a rule from measurements (docs/results/engines.md), not measured at each
 start: the same settings on the same kind of machine always train alike, so that a run resumes and
@@ -33,7 +33,7 @@ MOST_PARAMETERS = 1_500_000
 
 @dataclass(frozen=True, slots=True)
 class ClientEnds:
-    """The sending and answering side of a simulation's clients."""
+    """Sending and answering side of a simulation's clients."""
 
     clients: Mapping[str, Client]
     respondent: Respondent
@@ -43,11 +43,11 @@ class ClientEnds:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An engine, and the reason for it."""
+    """Engine, and the reason for it."""
 
     engine: Engine
     words: str
-    """The reason, for the user who starts a run."""
+    """Reason, for the user who starts a run."""
 
 
 def chosen_engine(config: Config, trained: Clients, ends: ClientEnds) -> Chosen:

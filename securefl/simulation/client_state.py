@@ -20,12 +20,12 @@ from securefl.types import Memory, NamedTensors
 _PARTS = tuple(field.name for field in fields(Memory))
 _NOTHING = Row(torch.empty(0), {})
 _EMPTY = Memory(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
-"""Shared by all clients that keep nothing: it cannot be added to."""
+"""Empty state, shared by all clients that keep nothing: it cannot be added to."""
 
 
 @final
 class ClientStates(Mapping[str, Memory]):
-    """Each client's memory, empty at first; values are copied in.
+    """State of each client, empty at first; values are copied in.
 
     Reading returns a view, which the client's next contribution may change.
     """
@@ -44,7 +44,7 @@ class ClientStates(Mapping[str, Memory]):
         return _EMPTY
 
     def __setitem__(self, name: str, memory: Memory) -> None:
-        """Copy a client's memory; raises KeyError where the run has no such client."""
+        """Copy a client's state; raises KeyError where the run has no such client."""
         if name not in self._names:
             raise KeyError(name)
         keeps = any(getattr(memory, part) for part in _PARTS)
@@ -67,24 +67,24 @@ class ClientStates(Mapping[str, Memory]):
 
 @dataclass(frozen=True, slots=True)
 class RamStore:
-    """A worker's `Store` in memory, which holds the last round alone."""
+    """`Store` of a worker in memory, which holds the last round alone."""
 
     memories: ClientStates
     _staged: dict[str, Memory] = field(default_factory=dict)
 
     def of_rounds(self, since: Mapping[str, int]) -> ClientStates:
-        """See `Store.of_rounds`."""
+        """Return the states: see `Store.of_rounds`."""
         del since
         return self.memories
 
     def stage(self, round_number: int, memories: Mapping[str, Memory]) -> None:
-        """See `Store.stage`."""
+        """Stage states: see `Store.stage`."""
         del round_number
         self._staged.clear()
         self._staged.update(memories)
 
     def keep(self, round_number: int, names: Collection[str]) -> None:
-        """See `Store.keep`."""
+        """Keep states: see `Store.keep`."""
         del round_number
         for name in names:
             if name in self._staged:
@@ -171,6 +171,8 @@ class _Stack:
             return self._free.pop()
         used, capacity = len(self._index), len(self._matrix_KN)
         if used == capacity:
+            # Doubled as it fills, so that growing copies each row about once; rows read before are
+            # views of the matrix that is replaced.
             n_rows = min(max(1, 2 * capacity), self._most)
             grown = self._matrix_KN.new_empty((n_rows, self._matrix_KN.shape[1]))
             grown[:capacity] = self._matrix_KN
@@ -181,7 +183,7 @@ class _Stack:
 
 @dataclass(slots=True)
 class _Part:
-    """One part of all clients' memories."""
+    """One part of all clients' states."""
 
     most: int
     _stacks: dict[_Layout, _Stack] = field(default_factory=dict)

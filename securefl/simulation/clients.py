@@ -22,7 +22,7 @@ class Clients:
 
     algorithm: Algorithm
     model: nn.Module
-    """The model before the first round; it does not change."""
+    """Model before the first round; it does not change."""
     data: Mapping[str, Samples]
     training: Training
     index: Mapping[str, int]
@@ -30,7 +30,7 @@ class Clients:
 
     @property
     def device(self) -> torch.device:
-        """The model's device."""
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     def casting(self) -> AbstractContextManager[object]:

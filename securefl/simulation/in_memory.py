@@ -17,12 +17,12 @@ from securefl.types import Memory, State
 
 @dataclass(slots=True)
 class _Handover:
-    """An `Outlet` to the server's round in the same process."""
+    """`Outlet` to the server's round in the same process."""
 
     ongoing: ServerRound
     open_sum: OpenSum
     staged: dict[str, Memory] = field(default_factory=dict)
-    """Memories that clients keep once the round's totals are in."""
+    """States that clients keep once the round's totals are in."""
 
     def ask(self, name: str, sent: Mapping[str, Sent] | PlainRows) -> Answer:
         self.ongoing.begin_sum(name)
@@ -43,7 +43,7 @@ class _Handover:
 
 
 class InMemory:
-    """An `Engine` whose clients are trained in this process, by one trainer."""
+    """`Engine` whose clients are trained in this process, by one trainer."""
 
     in_memory = True
 
@@ -58,16 +58,16 @@ class InMemory:
 
     @property
     def memories(self) -> Mapping[str, Memory]:
-        """See `Engine.memories`."""
+        """States of clients: see `Engine.memories`."""
         return self._memories
 
     def present(self, round_number: int, names: Sequence[str]) -> Sequence[str]:
-        """See `Engine.present`: all of them."""
+        """Return all of them: see `Engine.present`."""
         del round_number
         return names
 
     def train(self, ongoing: ServerRound, open_sum: OpenSum) -> None:
-        """See `Engine.train`."""
+        """Train the round: see `Engine.train`."""
         handover = _Handover(ongoing, open_sum)
         precision = ongoing.server.plain.dtype
         self._trainer.train(
@@ -79,7 +79,7 @@ class InMemory:
         self._staged = handover.staged
 
     def counted(self, ongoing: ServerRound) -> None:
-        """See `Engine.counted`."""
+        """Keep the new states: see `Engine.counted`."""
         del ongoing
         for name, memory in self._staged.items():
             self._memories[name] = memory
@@ -88,17 +88,17 @@ class InMemory:
     def answers(
         self, run: str, query: Query, state: State, names: Collection[str]
     ) -> Mapping[str, bytes | Refused]:
-        """See `Engine.answers`."""
+        """Answer a query: see `Engine.answers`."""
         return self._respondent.answers(run, query, state, names)
 
     def restore(self, memories: Mapping[str, Memory]) -> None:
-        """See `Engine.restore`."""
+        """Restore states: see `Engine.restore`."""
         for name, memory in memories.items():
             self._memories[name] = memory
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """See `Engine.leave_out`: no client waits here."""
+        """Leave out nobody, as no client waits here: see `Engine.leave_out`."""
 
     def close(self) -> None:
-        """See `Engine.close`."""
+        """Close: see `Engine.close`."""
         self._trainer.close()

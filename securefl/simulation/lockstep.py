@@ -1,4 +1,4 @@
-"""Trains clients that need sums in the middle of their round (FedTAN), each on a model of its own.
+"""Lockstep of clients that need sums in mid-round (FedTAN), each on a model of its own.
 
 Their graphs are alive at the same time. They move in a fixed order, one at a time.
 """
@@ -30,7 +30,7 @@ class Lockstep:
         self._pool = ThreadPoolExecutor(len(clients.data), thread_name_prefix="client")
 
     def train(self, ongoing: ClientsRound) -> None:
-        """See `Trainer.train`; leaves no thread at work, also where an error is raised."""
+        """Train the round, see `Trainer.train`; leave no thread at work, even after an error."""
         while len(self._workspaces) < len(ongoing.times):
             self._workspaces.append(Workspace(self._clients.model))
         running = {

@@ -1,4 +1,4 @@
-"""Keeps freed memory for the next step, where the C library would return it to the system.
+"""Retention of freed memory for the next step, where the C library would return it.
 
 A step frees megabytes of activations and the next one allocates as many. Memory that glibc has
 returned in between comes back page by page, and each page is a fault.
@@ -22,8 +22,9 @@ _LARGEST_KEPT_BYTES = 2**25
 
 @cache
 def keep_freed_memory() -> None:
-    """Keep it for the rest of this process; no effect where the C library has no such setting."""
+    """Keep freed memory for the rest of this process; no effect where the C library cannot."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt:
+        # Free memory on top of the heap is kept, and tensors up to 32 MiB come from the heap.
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
         mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)

@@ -1,4 +1,4 @@
-"""Trains the clients of a round one after the other, on the model's device.
+"""Trainer of a round's clients one after the other, on the model's device.
 
 The best engine for convolutions on a CPU, where a model of many clients at once is slower.
 """
@@ -13,7 +13,7 @@ from securefl.simulation.workspace import Workspace
 
 
 class Sequential:
-    """A trainer with one model for all clients; `Lockstep` where a round has sums."""
+    """Trainer with one model for all clients; `Lockstep` where a round has sums."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
@@ -21,7 +21,7 @@ class Sequential:
         self._lockstep = Lockstep(clients)
 
     def train(self, ongoing: ClientsRound) -> None:
-        """See `Trainer.train`."""
+        """Train the round: see `Trainer.train`."""
         if ongoing.plan.sums:
             self._lockstep.train(ongoing)
             return
@@ -34,5 +34,5 @@ class Sequential:
             ongoing.finish(name, contribution)
 
     def close(self) -> None:
-        """See `Trainer.close`."""
+        """Close: see `Trainer.close`."""
         self._lockstep.close()

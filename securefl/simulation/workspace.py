@@ -1,4 +1,4 @@
-"""A model that simulated clients train on, one after the other or side by side."""
+"""Workspace: a model that simulated clients train on, one after the other or side by side."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from securefl.types import State
 
 @dataclass(slots=True, eq=False)
 class Workspace:
-    """A model that clients train on, one after the other."""
+    """Model that clients train on, one after the other."""
 
     model: nn.Module
-    """A copy of the one given, which training changes."""
+    """Copy of the model given, which training changes."""
     n_clients: int = 1
     """Number of clients that train on it at a time, side by side."""
     _flat: FlatTensors | None = field(init=False, default=None)
@@ -32,6 +32,7 @@ class Workspace:
     _constants: list[tuple[Tensor, Tensor]] = field(init=False)
 
     def __post_init__(self) -> None:
+        # The run's model is shared by all workspaces and stays as it was before the first round.
         self.model = copy.deepcopy(self.model)
         if self.n_clients == 1:
             _lay_out(self.model)
@@ -68,7 +69,7 @@ def _lay_out(model: nn.Module) -> None:
 
 @final
 class FlatTensors:
-    """The tensors of a model that travel, moved into one vector for each type and device.
+    """Tensors of a model that travel, moved into one vector for each type and device.
 
     The model's parameters and buffers are the same objects as before, with the same strides, and
     each is aligned as torch aligns it. A tensor that shares memory with another, or has gaps, stays
@@ -105,6 +106,7 @@ def _alike(model: nn.Module) -> Iterator[list[Tensor]]:
     """Yield the parameters and buffers that can be moved, by type and device."""
     own = dict(model.named_parameters()) | dict(model.named_buffers())
     looking = [v for m in model.modules() for v in vars(m).values() if isinstance(v, Tensor)]
+    # A storage with two users, such as tied weights, would come apart if one of them moved.
     users = Counter(tensor.untyped_storage() for tensor in (*own.values(), *looking))
     alike = defaultdict[tuple[torch.dtype, torch.device], list[Tensor]](list)
     for named in averaged_tensors(model).values():
@@ -118,12 +120,15 @@ def _alike(model: nn.Module) -> Iterator[list[Tensor]]:
 
 def _laid_end_to_end(tensors: list[Tensor]) -> Tensor:
     """Move tensors of one type and device into one vector, and return it."""
+    # In elements; -(-n // step) divides and rounds up, so each tensor begins at a multiple.
     step = ALIGNED // tensors[0].element_size()
     starts = [0]
     for tensor in tensors:
         starts.append(starts[-1] + -(-tensor.numel() // step) * step)
     vector = tensors[0].new_zeros(starts[-1], requires_grad=False)
     for tensor, start in zip(tensors, starts, strict=False):
+        # The parameter stays the same object: its storage alone is swapped, for a view of the
+        # vector.
         place = vector.as_strided(tensor.shape, tensor.stride(), start)
         tensor.data = place.copy_(tensor.detach())
     return vector

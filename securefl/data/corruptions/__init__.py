@@ -1,4 +1,4 @@
-"""Images as a worse camera would have taken them, in four families of five severities.
+"""Corruptions of images as by a worse camera, in four families of five severities.
 
 After Hendrycks & Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and
 Perturbations" (ICLR 2019), for images of any size from 8 × 8 on. The names are those of the files
@@ -53,7 +53,7 @@ CORRUPTIONS: Mapping[str, Corruption] = MappingProxyType(
 
 
 def corrupt(images: Images, name: str, severity: int, rng: np.random.Generator) -> Images:
-    """A corrupted copy of the same shape and type, in [0, 1].
+    """Return a corrupted copy of the same shape and type, in [0, 1].
 
     Every image gets its own random draw. The same images and the same state of `rng` give the
     same result.

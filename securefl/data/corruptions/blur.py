@@ -1,4 +1,4 @@
-"""Blur: of a soft lens, out of focus, of a moving and of a zooming camera.
+"""Blur: by a soft lens, out of focus, by a moving and by a zooming camera.
 
 Lengths are in pixels at 32 × 32 (see `pixels`). Beyond an image's edge its last pixel goes on.
 Gaussian, motion and zoom have CIFAR-10-C's levels (Hendrycks & Dietterich 2019). Its defocus has
@@ -26,27 +26,27 @@ _SUBPIXELS = 9
 
 
 def gaussian_blur(images: Images, severity: int, _rng: np.random.Generator) -> Images:
-    """Every pixel is smeared to a bell."""
+    """Smear every pixel to a bell."""
     sigma = pixels(images, _GAUSSIAN_SIGMA[severity - 1])
     blurred: Images = ndimage.gaussian_filter(images, (0, 0, sigma, sigma), mode="nearest")
     return blurred
 
 
 def defocus_blur(images: Images, severity: int, _rng: np.random.Generator) -> Images:
-    """Every pixel is smeared to a disc, as by an open lens."""
+    """Smear every pixel to a disc, as by an open lens."""
     kernel = _disc(pixels(images, _DISC_RADIUS[severity - 1]))
     blurred: Images = ndimage.convolve(images, kernel[None, None], mode="nearest")
     return blurred
 
 
 def motion_blur(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """Every image is dragged its own way, at most 45° off the horizontal."""
+    """Drag every image its own way, at most 45° off the horizontal."""
     angles = rng.uniform(-math.pi / 4, math.pi / 4, size=len(images))
     return dragged(images, pixels(images, _MOTION_SIGMA[severity - 1]), angles)
 
 
 def zoom_blur(images: Images, severity: int, _rng: np.random.Generator) -> Images:
-    """The mean of an image and of its centre enlarged step by step."""
+    """Return the mean of an image and of its centre enlarged step by step."""
     height, width = images.shape[2:]
     total: Images = images.copy()
     for factor in np.linspace(1, _ZOOM[severity - 1], _N_ZOOM_STEPS):
@@ -55,7 +55,7 @@ def zoom_blur(images: Images, severity: int, _rng: np.random.Generator) -> Image
 
 
 def dragged(images: Images, sigma: float, angles: Float[np.ndarray, " n"]) -> Images:
-    """Each image blurred to one side along its own angle (radians, 90° is downwards)."""
+    """Blur each image to one side along its own angle (radians, 90° is downwards)."""
     out = np.empty_like(images)
     for image, angle, blurred in zip(images, angles, out, strict=True):
         ndimage.convolve(image, line(sigma, angle)[None], output=blurred, mode="nearest")
@@ -63,7 +63,7 @@ def dragged(images: Images, sigma: float, angles: Float[np.ndarray, " n"]) -> Im
 
 
 def line(sigma: float, angle: float) -> Float[np.ndarray, "k k"]:
-    """Half a bell along a line from the kernel's centre, with sum 1."""
+    """Return half a bell along a line from the kernel's centre, with sum 1."""
     steps = np.arange(math.ceil(3 * sigma) + 1)
     reach = len(steps)
     across = np.arange(-reach, reach + 1)
@@ -76,7 +76,7 @@ def line(sigma: float, angle: float) -> Float[np.ndarray, "k k"]:
 
 
 def _disc(radius: float) -> Float[np.ndarray, "k k"]:
-    """The share of each pixel that a disc covers, with sum 1."""
+    """Return the share of each pixel that a disc covers, with sum 1."""
     n_pixels = 2 * math.ceil(radius) + 1
     fine = (np.arange(n_pixels * _SUBPIXELS) + 0.5) / _SUBPIXELS - n_pixels / 2
     inside = fine[:, None] ** 2 + fine**2 <= radius**2
@@ -86,7 +86,7 @@ def _disc(radius: float) -> Float[np.ndarray, "k k"]:
 
 
 def _zoom_weights(side: int, factor: float) -> Float[np.ndarray, "side side"]:
-    """Linear interpolation at the places that an enlargement by `factor` ≥ 1 looks at."""
+    """Return linear interpolation's weights for an enlargement by `factor` ≥ 1."""
     centre = (side - 1) / 2
     places = centre + (np.arange(side) - centre) / factor
     weights: Float[np.ndarray, "side side"]

@@ -1,4 +1,4 @@
-"""What a camera's electronics and its files do: contrast, brightness, pixels, JPEG.
+"""Faults of a camera's electronics and of its files: contrast, brightness, pixels, JPEG.
 
 The levels are CIFAR-10-C's (Hendrycks & Dietterich 2019) but for pixelation, whose steps here are
 wide enough to differ on an image of 8 × 8.
@@ -21,14 +21,14 @@ _JPEG_QUALITY = (80, 65, 58, 50, 40)
 
 
 def contrast(images: Images, severity: int, _rng: np.random.Generator) -> Images:
-    """Every channel is drawn towards its mean in its image."""
+    """Draw every channel towards its mean in its image."""
     mean = images.mean(axis=(2, 3), keepdims=True)
     faded: Images = mean + _CONTRAST[severity - 1] * (images - mean)
     return faded
 
 
 def brightness(images: Images, severity: int, _rng: np.random.Generator) -> Images:
-    """The brightest channel of each pixel rises, to 1 at most; hue and saturation stay."""
+    """Raise the brightest channel of each pixel, to 1 at most; hue and saturation stay."""
     value: Images = images.max(axis=1, keepdims=True)
     raised = np.minimum(1, value + _BRIGHTNESS[severity - 1])
     # A black pixel has no hue: it turns grey.
@@ -37,7 +37,7 @@ def brightness(images: Images, severity: int, _rng: np.random.Generator) -> Imag
 
 
 def pixelate(images: Images, severity: int, _rng: np.random.Generator) -> Images:
-    """Fewer and larger pixels, each the mean of what it covers.
+    """Return fewer and larger pixels, each the mean of what it covers.
 
     An old pixel that two of these share gets their mean. The nearest one instead would shift the
     image by up to half a pixel, which spoils an 8 × 8 digit more at 6 pixels a side than at 5.
@@ -49,7 +49,7 @@ def pixelate(images: Images, severity: int, _rng: np.random.Generator) -> Images
 
 
 def jpeg_compression(images: Images, severity: int, _rng: np.random.Generator) -> Images:
-    """What is left after a JPEG file; other than three channels are compressed one by one.
+    """Return what is left after a JPEG file; but for three channels, each is compressed by itself.
 
     The same bytes on the same libjpeg; another build of it may round differently.
     """
@@ -75,7 +75,7 @@ def _pixelated(side: int, share: float) -> Float[np.ndarray, "side side"]:
 
 
 def _box_weights(n_old: int, n_new: int) -> Float[np.ndarray, "new old"]:
-    """How much of each new pixel every old one covers, on a line of the same length."""
+    """Return the part of each new pixel that every old one covers, on a line of the same length."""
     starts = np.arange(n_new)[:, None] * n_old / n_new
     old = np.arange(n_old)
     overlap = np.minimum(starts + n_old / n_new, old + 1) - np.maximum(starts, old)

@@ -1,4 +1,4 @@
-"""What a corruption takes and gives: a batch of images, and the length of a pixel in it."""
+"""Images as a corruption takes and gives them: a batch, and the length of a pixel in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFERENCE_SIDE = 32  # CIFAR-10-C's images, whose lengths the severities are giv
 
 
 def check_images(images: np.ndarray) -> None:
-    """Refuses what is no batch of images.
+    """Refuse what is no batch of images.
 
     Raises:
         DataError: not (n, c, h, w) floats, a side below 8, or values outside [0, 1].
@@ -39,7 +39,7 @@ def check_images(images: np.ndarray) -> None:
 
 
 def pixels(images: Images, length: float) -> float:
-    """`length` in pixels of these images, where it is given for images of 32 × 32.
+    """Return `length` in pixels of these images, where it is given for images of 32 × 32.
 
     Larger images stretch it in proportion. Smaller ones do not shrink it: below one pixel a blur
     would leave an image of 8 × 8 as it is.

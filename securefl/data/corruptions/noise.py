@@ -15,18 +15,18 @@ _HIT_SHARE = (0.01, 0.02, 0.03, 0.05, 0.07)
 
 
 def gaussian_noise(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """Every value moves by a normal draw, as in poor light."""
+    """Move every value by a normal draw, as in poor light."""
     return images + rng.normal(scale=_SIGMA[severity - 1], size=images.shape)
 
 
 def shot_noise(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """Every value is counted in photons, a Poisson draw; black stays black."""
+    """Count every value in photons, a Poisson draw; black stays black."""
     photons = _PHOTONS[severity - 1]
     return rng.poisson(images * photons) / photons
 
 
 def impulse_noise(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """A share of all values is lost, half to 0 and half to 1: salt and pepper."""
+    """Lose a share of all values, half to 0 and half to 1: salt and pepper."""
     draw = rng.random(images.shape)
     share = _HIT_SHARE[severity - 1]
     return np.where(draw < share, (draw < share / 2).astype(images.dtype), images)

@@ -28,7 +28,7 @@ _FROST_DECAY = 1.75
 
 
 def fog(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """Bright clouds over the image, which loses as much contrast as they add."""
+    """Lay bright clouds over the image, which loses as much contrast as they add."""
     thickness, decay = _FOG[severity - 1]
     brightest: Images = images.max(axis=(1, 2, 3), keepdims=True)
     clouded = images + thickness * _clouds(images, decay, rng)
@@ -37,7 +37,7 @@ def fog(images: Images, severity: int, rng: np.random.Generator) -> Images:
 
 
 def snow(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """Falling flakes, near and far, over an image that whitens."""
+    """Lay falling flakes, near and far, over an image that whitens."""
     density, drag, whitening = _SNOW[severity - 1]
     flakes = _flakes(images, density, pixels(images, drag), rng)
     grey = images.mean(axis=1, keepdims=True)
@@ -49,7 +49,7 @@ def snow(images: Images, severity: int, rng: np.random.Generator) -> Images:
 
 
 def frost(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """Bright crystals on the pane that hide what is behind them, densest at the edges."""
+    """Hide the image behind bright crystals on the pane, densest at the edges."""
     ridges = 1 - np.abs(2 * _clouds(images, _FROST_DECAY, rng) - 1)
     height, width = images.shape[2:]
     depth = 4 * np.outer(_to_edge(height), _to_edge(width))  # 0 at the edge, 1 in the centre
@@ -59,7 +59,7 @@ def frost(images: Images, severity: int, rng: np.random.Generator) -> Images:
 
 
 def _clouds(images: Images, decay: float, rng: np.random.Generator) -> Float[np.ndarray, "n 1 h w"]:
-    """A random field in [0, 1] per image, `decay` times weaker at every doubled frequency."""
+    """Draw a random field in [0, 1] per image, `decay` times weaker at every doubled frequency."""
     n, _, height, width = images.shape
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width))
     frequency[0, 0] = np.inf  # no weight for the mean
@@ -75,7 +75,7 @@ def _clouds(images: Images, decay: float, rng: np.random.Generator) -> Float[np.
 def _flakes(
     images: Images, density: float, drag: float, rng: np.random.Generator
 ) -> Float[np.ndarray, "n 1 h w"]:
-    """Flakes of one pixel at 32 × 32, each dragged downwards and as bright as before."""
+    """Draw flakes of one pixel at 32 × 32, each dragged downwards and as bright as before."""
     n, _, height, width = images.shape
     size = round(pixels(images, 1.0))
     cells = (n, 1, math.ceil(height / size), math.ceil(width / size))
@@ -91,6 +91,6 @@ def _flakes(
 
 
 def _to_edge(side: int) -> Float[np.ndarray, " side"]:
-    """The distance to the nearer end, as a share of the side: 0 to 1/2."""
+    """Return the distance to the nearer end, as a share of the side: 0 to 1/2."""
     places = np.arange(side) / (side - 1)
     return np.minimum(places, 1 - places)

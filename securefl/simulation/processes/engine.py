@@ -1,4 +1,4 @@
-"""Trains clients in several processes at once, each with clients of its own.
+"""Engine of several worker processes at once, each with clients of its own.
 
 Client i belongs to worker i mod n, so that workers have about equal work; contributions are added
 in the clients' order. With as many torch threads, sums have the bits that they have in one process.
@@ -44,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Workers:
-    """An `Engine` and a `Transport` over workers that live from the first round to `close`."""
+    """`Engine` and `Transport` over workers that live from the first round to `close`."""
 
     in_memory = True
 
@@ -91,16 +91,16 @@ class Workers:
 
     @property
     def memories(self) -> Mapping[str, Memory]:
-        """See `Engine.memories`: copies of the workers' own."""
+        """States of clients: copies of the workers' own, see `Engine.memories`."""
         return self._memories
 
     def present(self, round_number: int, names: Sequence[str]) -> Sequence[str]:
-        """See `Engine.present`: all of them."""
+        """Return all of them: see `Engine.present`."""
         del round_number
         return names
 
     def train(self, ongoing: ServerRound, open_sum: OpenSum) -> None:
-        """See `Engine.train`; raises WorkerLost where the round is to run again."""
+        """Train the round, see `Engine.train`; raises WorkerLost where it is to run again."""
         number = ongoing.context.number
         if self._deaths[0] != number:
             self._deaths = number, 0
@@ -109,7 +109,7 @@ class Workers:
         self._staged = remote.staged
 
     def counted(self, ongoing: ServerRound) -> None:
-        """See `Engine.counted`."""
+        """Keep the new states: see `Engine.counted`."""
         for name in ongoing.counted:
             if name in self._staged:
                 self._memories[name] = self._staged[name]
@@ -120,7 +120,7 @@ class Workers:
     def answers(
         self, run: str, query: Query, state: State, names: Collection[str]
     ) -> Mapping[str, bytes | Refused]:
-        """See `Engine.answers`."""
+        """Answer a query: see `Engine.answers`."""
         while True:
             try:
                 return answers(self, self._home, Ask(run, query, state, names))
@@ -128,16 +128,16 @@ class Workers:
                 continue
 
     def restore(self, memories: Mapping[str, Memory]) -> None:
-        """See `Engine.restore`."""
+        """Restore states: see `Engine.restore`."""
         for name, memory in memories.items():
             self._memories[name] = memory
         self._told.clear()
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """See `Engine.leave_out`: no client waits here."""
+        """Leave out nobody, as no client waits here: see `Engine.leave_out`."""
 
     def close(self) -> None:
-        """See `Engine.close`."""
+        """Close: see `Engine.close`."""
         self._told.clear()
         _end_all(self._workers, self._machines)
 
@@ -147,7 +147,7 @@ class Workers:
         heard: Callable[[str, Outcome], None],
         ongoing: ServerRound | None = None,
     ) -> None:
-        """See `Transport.call`; raises WorkerLost, and any error of a worker."""
+        """Call the workers, see `Transport.call`; raises WorkerLost, and any error of a worker."""
         del ongoing
         try:
             for site in requests:  # all are started before the first is waited for

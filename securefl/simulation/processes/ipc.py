@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 ALIGNED = 64
-"""Bytes; torch aligns its own tensors so, and the last bit of a sum may depend on it."""
+"""Alignment in bytes, as torch aligns its own tensors; the last bit of a sum may depend on it."""
 _LENGTH_BYTES = 8
 
 
@@ -60,6 +60,7 @@ def _bytes_of(bytes_B: Tensor) -> memoryview:
 def _tensor(
     raw: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], device: str
 ) -> Tensor:
+    # An empty buffer, of which `frombuffer` makes no tensor.
     if not len(raw):
         return torch.empty(shape, dtype=dtype, device=device)
     return torch.frombuffer(raw, dtype=dtype).as_strided(shape, stride).to(device)

@@ -53,7 +53,7 @@ class Member:
     weight: float
     equal_weight: float
     blind: bool
-    """See `Client.blind`."""
+    """True for blind totals: see `Client.blind`."""
     identity: bytes = field(repr=False)
 
     @classmethod
@@ -77,7 +77,7 @@ class Setup:
     clients: Clients
     members: tuple[Member, ...]
     memories: Mapping[str, Memory]
-    """Their memories so far."""
+    """States of the clients so far."""
     profiling: Profiling | None
     precision: Floats
 
@@ -106,9 +106,9 @@ class SealingKeys:
     cards: _CardKeys | None
     """Keys that clients make cards for; None where nothing is sealed."""
     sums: Mapping[Kind, PlainChannel | None]
-    """None where they are sealed."""
+    """Plain channels of sums by kind; None where they are sealed."""
     profiles: PlainMatch | None
-    """None where they are sealed, or not asked for."""
+    """Plain channel of profiles; None where they are sealed, or not asked for."""
 
     @classmethod
     def of(cls, client: Client) -> SealingKeys:
@@ -152,6 +152,6 @@ def _plain(sealer: object, plain: type[_Plain]) -> _Plain | None:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An error that was raised in a worker."""
+    """Error that was raised in a worker."""
 
     error: Exception

@@ -1,4 +1,4 @@
-"""A worker process with some of a run's clients, the same ones in every round.
+"""Worker process with some of a run's clients, the same ones in every round.
 
 It seals and signs their contributions with their own identities and a public key, and holds no
 secret key of the encryption.
@@ -50,6 +50,7 @@ def _end_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
+        # At once: the main thread may be in the middle of a round, or of a read from the pipe.
         os._exit(1)
 
 
@@ -79,7 +80,7 @@ def portable(error: Exception) -> Exception:
 
 
 class WorkerEnd:
-    """A worker's end of its connection to the main process, whatever that is."""
+    """Worker's end of its connection to the main process, whatever that is."""
 
     def __init__(self, settings: TorchSettings) -> None:
         """Take over torch's settings in this process."""
@@ -100,7 +101,7 @@ class WorkerEnd:
 
 
 class _Worker:
-    """The site of a worker's clients, which train one after the other."""
+    """Site of a worker's clients, which train one after the other."""
 
     def __init__(self, setup: Setup) -> None:
         clients = setup.clients
@@ -121,5 +122,5 @@ class _Worker:
         )
 
     def take(self, keys: SealingKeys) -> None:
-        """Seal with these from now on."""
+        """Take these keys to seal with from now on."""
         keys.give(self._roles.values())

@@ -63,7 +63,7 @@ def without_passphrase() -> Iterator[None]:
 
 
 class WorkerProcess:
-    """A `Worker` in a process behind a pipe."""
+    """`Worker` in a process behind a pipe."""
 
     def __init__(self, settings: TorchSettings) -> None:
         """Prepare the process; does not start it."""
@@ -79,11 +79,11 @@ class WorkerProcess:
 
     @property
     def is_started(self) -> bool:
-        """See `Worker.is_started`."""
+        """True from `start` to `end`: see `Worker.is_started`."""
         return self.pid is not None
 
     def start(self) -> None:
-        """See `Worker.start`."""
+        """Start the process: see `Worker.start`."""
         self.end()
         self._pipe, theirs = _SPAWN.Pipe()
         try:
@@ -96,14 +96,14 @@ class WorkerProcess:
             theirs.close()  # or its end would not be noticed
 
     def tell(self, value: Any) -> None:
-        """See `Worker.tell`."""
+        """Tell it a value: see `Worker.tell`."""
         with suppress(Gone):
             if self._pipe is None:
                 raise Gone
             send(self._pipe, value)
 
     def hear(self) -> Any:
-        """See `Worker.hear`."""
+        """Hear its next message: see `Worker.hear`."""
         if self._pipe is None:
             raise Gone
         heard = receive(self._pipe)
@@ -111,7 +111,7 @@ class WorkerProcess:
         return heard
 
     def death(self) -> Death:
-        """See `Worker.death`; an exit code is negative where a signal ended the process."""
+        """Describe the end, see `Worker.death`; an exit code is negative after a signal."""
         code = None
         if self._process is not None:
             self._process.join(_PATIENCE_S)
@@ -122,12 +122,13 @@ class WorkerProcess:
         return Death(words, _TOO_LARGE, _no_start(code))
 
     def end(self) -> None:
-        """See `Worker.end`."""
+        """End the process: see `Worker.end`."""
         if self._pipe:
             self._pipe.close()
             self._pipe = None
         if self._process:
             if self._process.pid is not None:
+                # Asked first, and killed where it has not ended by then.
                 self._process.terminate()
                 self._process.join(_PATIENCE_S)
                 if self._process.exitcode is None:
@@ -139,30 +140,30 @@ class WorkerProcess:
 
 
 class ThisMachine:
-    """The `Machines` of workers in processes: the one of the main process."""
+    """Machine of the main process, as the `Machines` of workers in processes."""
 
     def __init__(self, wanted: Wanted) -> None:
-        """Take what the settings ask for."""
+        """Take the workers that the settings ask for."""
         self._wanted = wanted
         on_gpu = wanted.first_gpu is not None
         self.n_workers = wanted.at_most(torch.cuda.device_count() if on_gpu else n_cores())
 
     @property
     def n_threads(self) -> int:
-        """See `Machines.n_threads`: this process's, shared among the workers."""
+        """Threads of this process, shared among the workers: see `Machines.n_threads`."""
         return self._wanted.n_threads or max(1, torch.get_num_threads() // self.n_workers)
 
     def gpu(self, number: int) -> int | None:
-        """See `Machines.gpu`: the model's own is the first worker's."""
+        """Return the worker's GPU, the model's own for the first: see `Machines.gpu`."""
         first = self._wanted.first_gpu
         return None if first is None else (first + number) % torch.cuda.device_count()
 
     def worker(self, settings: TorchSettings) -> WorkerProcess:
-        """See `Machines.worker`."""
+        """Prepare a worker: see `Machines.worker`."""
         return WorkerProcess(settings)
 
     def close(self) -> None:
-        """See `Machines.close`: there is nothing to leave."""
+        """Leave nothing, as there is nothing to leave: see `Machines.close`."""
 
 
 def _no_start(exit_code: int) -> str:

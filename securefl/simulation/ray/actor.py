@@ -1,4 +1,4 @@
-"""A worker inside an actor. Values cross as frames of bytes, so that Ray pickles no tensor."""
+"""Worker inside an actor. Values cross as frames of bytes, so that Ray pickles no tensor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GLANCE_S = 0.5
 
 
 class WorkerActor:
-    """The class of an actor with some of a run's clients, the same ones in every round."""
+    """Class of an actor with some of a run's clients, the same ones in every round."""
 
     def __init__(self, settings: NDArray[np.uint8], path: Sequence[str]) -> None:
         """Take over torch's settings, from a frame, and where modules are looked for."""

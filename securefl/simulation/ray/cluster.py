@@ -20,7 +20,7 @@ from securefl.simulation.processes.worker_process import n_cores, without_passph
 from securefl.simulation.ray.actor import WorkerActor
 
 ADDRESS = "RAY_ADDRESS"
-"""Ray's own variable of the cluster to use."""
+"""Variable of Ray's with the cluster to use."""
 _PATIENCE_S = 30.0
 """Seconds that an actor may take to begin before the user is told."""
 _LOG = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _DEAD_BECAUSE = re.compile(r"^The actor (is dead|died) because (of )?")
 
 
 class RayWorker:
-    """A `Worker` in an actor."""
+    """`Worker` in an actor."""
 
     def __init__(self, settings: TorchSettings, cluster: Cluster) -> None:
         """Prepare the actor; does not start it."""
@@ -44,22 +44,22 @@ class RayWorker:
 
     @property
     def is_started(self) -> bool:
-        """See `Worker.is_started`."""
+        """True from `start` to `end`: see `Worker.is_started`."""
         return self._actor is not None
 
     def start(self) -> None:
-        """See `Worker.start`."""
+        """Start the actor: see `Worker.start`."""
         self.end()
         self._actor = self._cluster.actor(self._settings)
         self._ready = self._actor.ready.remote()
 
     def tell(self, value: Any) -> None:
-        """See `Worker.tell`."""
+        """Tell it a value: see `Worker.tell`."""
         if self._actor is not None:
             self._replies.append(self._actor.take.remote(framed(value)))
 
     def hear(self) -> Any:
-        """See `Worker.hear`; raises ConfigError where the cluster has no place for the worker."""
+        """Hear its next message, see `Worker.hear`; raises ConfigError for a lack of room."""
         if self._actor is None:
             raise Gone
         try:
@@ -85,7 +85,7 @@ class RayWorker:
         self._ready = None
 
     def death(self) -> Death:
-        """See `Worker.death`."""
+        """Describe the end: see `Worker.death`."""
         lines = _COLOURS.sub("", str(self._error or "")).strip().splitlines() or ["unknown"]
         said = _DEAD_BECAUSE.sub("", lines[-1].strip())
         words = said.partition(". ")[0].rstrip(".")
@@ -94,7 +94,7 @@ class RayWorker:
         return Death(words, "; the logs of Ray say more: most often memory has run out")
 
     def end(self) -> None:
-        """See `Worker.end`."""
+        """End the actor: see `Worker.end`."""
         actor, self._actor, self._ready, self._error = self._actor, None, None, None
         self._replies.clear()
         if actor is not None and ray.is_initialized():
@@ -115,7 +115,7 @@ def _no_start(said: str) -> str:
 
 
 class Cluster:
-    """The `Machines` of workers in actors, with a CPU for each thread and a GPU where one is used.
+    """`Machines` of workers in actors, with a CPU for each thread and a GPU where one is used.
 
     A local cluster ends with the run, as does the connection to another; one that the caller has
     connected to before is left as it is.
@@ -144,12 +144,12 @@ class Cluster:
         return int(self._wanted.first_gpu is not None)
 
     def gpu(self, number: int) -> int | None:
-        """See `Machines.gpu`: the only one that Ray shows to the actor."""
+        """Return the only GPU that Ray shows to the actor: see `Machines.gpu`."""
         del number
         return 0 if self._n_gpus else None
 
     def worker(self, settings: TorchSettings) -> RayWorker:
-        """See `Machines.worker`."""
+        """Prepare a worker: see `Machines.worker`."""
         return RayWorker(settings, self)
 
     def actor(self, settings: TorchSettings) -> Any:
@@ -175,7 +175,7 @@ class Cluster:
         )
 
     def close(self) -> None:
-        """See `Machines.close`."""
+        """Leave the cluster: see `Machines.close`."""
         if self._connected:
             self._connected = False
             ray.shutdown()

@@ -68,6 +68,8 @@ class _Drawer:
     def order(self) -> Tensor:
         """Draw a permutation: whole batches, or one that is padded."""
         order = torch.randperm(self.n_samples, generator=self.rng) + self.start
+        # Padding repeats the first sample of the permutation; `Present` keeps it out of moments and
+        # loss.
         n_missing = self.batch_size - self.n_samples
         return torch.cat([order, order[:1].expand(n_missing)]) if n_missing > 0 else order
 
@@ -78,6 +80,7 @@ def _indices(drawers: Sequence[_Drawer], device: torch.device) -> Iterator[list[
     while True:
         if ended := [i for i, of in enumerate(left) if not of]:
             orders = [drawers[i].order() for i in ended]
+            # One transfer for all clients whose permutations end at the same step.
             moved = torch.cat(orders).to(device).split([len(order) for order in orders])
             for i, order in zip(ended, moved, strict=True):
                 left[i].extend(batches_of(order, drawers[i].batch_size))
@@ -96,6 +99,7 @@ def block_loss(loss: Loss, n_clients: int, present: Present | None = None) -> Lo
         if loss is functional.cross_entropy and not y_KB.is_floating_point():
             return _cross_entropies(outputs_KB, _ignoring(y_KB.long(), present))
         if loss is functional.mse_loss and outputs_KB.shape == y_KB.shape and not present:
+            # Of batches of one size, the mean over all is the mean of the clients' means.
             return n_clients * loss(outputs_KB, y_KB)
         sizes = present.sizes if present else [len(outputs)] * n_clients
         each = zip(outputs_KB, y_KB, sizes, strict=True)

@@ -1,4 +1,4 @@
-"""State, memory, contributions and exchange of a block: clients that train side by side."""
+"""Block of clients that train side by side: its states, contributions and exchange."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Tota
 
 
 class Repeated(Mapping[str, Tensor]):
-    """The same tensors for every client, made at their first use."""
+    """Same tensors for every client, made at their first use."""
 
     def __init__(self, named: NamedTensors, n_clients: int) -> None:
         self._named = named
@@ -43,7 +43,7 @@ def block_state(state: State, n_clients: int) -> State:
 
 
 def block_memory(memories: Sequence[Memory], state: State, device: torch.device) -> Memory:
-    """Join the clients' memories; a client without gets zeros, or for `own` the model's tensor."""
+    """Join the clients' states; a client without gets zeros, or for `own` the model's tensor."""
     model = (state.tensors.get(kind, {}) for kind in (Kind.PARAMETERS, Kind.STATISTICS))
     known = {name: value for named in model for name, value in named.items()}
 
@@ -83,7 +83,7 @@ def _side_by_side(rows: Rows) -> dict[str, Tensor]:
 
 
 def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
-    """Yield each client's contribution: a `Row` for each kind, and a memory of its own."""
+    """Yield each client's contribution: a `Row` for each kind, and a state of its own."""
     tensors = {kind: list(_rows(named, n_clients)) for kind, named in wide.tensors.items()}
     kept = {f.name: _kept(getattr(wide.memory, f.name), n_clients) for f in fields(Memory)}
     for i in range(n_clients):
@@ -109,7 +109,7 @@ def _split(named: NamedTensors, n_clients: int) -> list[dict[str, Tensor]]:
 
 
 class AllLeft(BaseException):
-    """Ends the round of a block whose clients have all left it.
+    """Signal that ends the round of a block whose clients have all left it.
 
     A BaseException, so that no client code that catches Exception goes on.
     """
@@ -117,7 +117,7 @@ class AllLeft(BaseException):
 
 @dataclass(slots=True)
 class BlockEnd:
-    """The exchange of a block of clients.
+    """Exchange of a block of clients.
 
     A client whose values are refused leaves the round: its channels train on and are ignored.
     """
@@ -130,7 +130,7 @@ class BlockEnd:
     """Weights as a tensor, with one element for each client."""
 
     def sum(self, name: str, values: NamedTensors) -> Total:
-        """See `Exchange.sum`; values and totals are side by side. Raises AllLeft."""
+        """Return the total, see `Exchange.sum`; values are side by side. Raises AllLeft."""
         n_clients = len(self.names)
         here = [i for i, client in enumerate(self.names) if client not in self.left]
         asking = [self.names[i] for i in here]

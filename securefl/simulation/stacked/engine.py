@@ -1,4 +1,4 @@
-"""Trains blocks of clients at once, side by side in one wide model.
+"""Trainer of blocks of clients at once, side by side in one wide model.
 
 The best engine for models of linear layers that are not large, and on a GPU. Shorter batches are
 padded to the longest, and a client that has taken its steps waits for the longest.
@@ -43,7 +43,7 @@ from securefl.types import Contribution
 
 
 class Stacked:
-    """A trainer of clients side by side in rounds that allow it, else one after the other."""
+    """Trainer of clients side by side in rounds that allow it, else one after the other."""
 
     def __init__(self, clients: Clients) -> None:
         """Prepare; `reason_against` must be empty for these clients."""
@@ -55,7 +55,7 @@ class Stacked:
         self._grouping = _grouping(clients, self._algorithm)
 
     def train(self, ongoing: ClientsRound) -> None:
-        """See `Trainer.train`."""
+        """Train the round: see `Trainer.train`."""
         norm = self._algorithm.normalisation(ongoing.state, self._clients.model)
         if norm.window or norm.measurement:  # which look at all channels at once
             self._alone.train(ongoing)
@@ -118,7 +118,7 @@ class Stacked:
         return resident(data, self._clients.device)
 
     def close(self) -> None:
-        """See `Trainer.close`."""
+        """Close: see `Trainer.close`."""
         self._alone.close()
 
 

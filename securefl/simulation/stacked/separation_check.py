@@ -15,7 +15,7 @@ from securefl.simulation.stacked.wide_model import parts, side_by_side, wide
 _EXACT, _TOLERANCE = torch.float64, 1e-9
 _LEAST_BYTES = 4
 _PASSES = 3
-"""Passes one after the other, since a model may count them."""
+"""Number of passes one after the other, since a model may count them."""
 _SCALES = (1, 64)
 """Scales of the samples, since a model may treat large ones in another way."""
 
@@ -114,6 +114,7 @@ def _both_ways(
         raise DataError("its forward draws at random")
     if [of.shape for of in together] != [of.shape for of in apart]:
         raise DataError("it mixes channels beyond its layers")
+    # Along random directions: a plain sum would hide gradients that cancel.
     towards = [torch.rand(of.shape, generator=rng, dtype=_EXACT) for of in apart]
     for outputs in (together, apart):
         along = [(o * t).sum() for o, t in zip(outputs, towards, strict=True)]

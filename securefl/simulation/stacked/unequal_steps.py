@@ -19,18 +19,18 @@ from securefl.types import NamedTensors
 
 @dataclass(frozen=True, slots=True)
 class UnequalSteps:
-    """A solver of a block whose clients have unequal numbers of local steps."""
+    """Solver of a block whose clients have unequal numbers of local steps."""
 
     solver: LocalSolver
     steps: Sequence[int]
     """Number of steps of each client."""
 
     def control(self, model: nn.Module) -> NamedTensors:
-        """See `Solver.control`."""
+        """Return the solver's control tensors: see `Solver.control`."""
         return self.solver.control(model)
 
     def begin(self, start: Start) -> LocalSession:
-        """See `Solver.begin`."""
+        """Begin a session: see `Solver.begin`."""
         return _Session(self.solver.begin(start), start.work.model, self.steps)
 
 
@@ -52,6 +52,8 @@ class _Session:
         if ended := [i for i, n in enumerate(self.steps) if n == self._n_taken]:
             for named in averaged_tensors(self.model).values():
                 for value in named.values():
+                    # The view is of the wide model, which trains on; the copy is the client's model
+                    # of now.
                     of = parts(value.detach(), len(self.steps))
                     self._kept += [(of[i], of[i].clone()) for i in ended]
 

@@ -1,4 +1,4 @@
-"""A wide model: several clients' models side by side, in groups of channels that do not mix.
+"""Wide model: several clients' models side by side, in groups of channels that do not mix.
 
 Axes: K clients, B batch, C channels. Each parameter has K C in the place of C along its first axis,
 each batch K C channels, client after client. Layers that work channel by channel (BN, activations,
@@ -23,13 +23,13 @@ from securefl.norms.weight_standardization import Convolution, StandardisedLinea
 
 @final
 class WideLinear(nn.Linear):
-    """K linear layers; `weight` is (K Cout, Cin)."""
+    """K linear layers side by side; `weight` is (K Cout, Cin)."""
 
     n_clients: int
     standardised: bool
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
-        """(B, K Cin) to (B, K Cout)."""
+        """Map (B, K Cin) to (B, K Cout)."""
         weight = standardised(self.weight) if self.standardised else self.weight
         x_BKC = input.unflatten(1, (self.n_clients, -1))
         weight_KCC = weight.unflatten(0, (self.n_clients, -1))
@@ -62,8 +62,10 @@ def wide(model: nn.Module, n_clients: int) -> nn.Module:
 def _widen(name: str, layer: nn.Module, n_clients: int) -> None:
     if type(layer) in (nn.Linear, StandardisedLinear):
         vars(layer).update(n_clients=n_clients, standardised=type(layer) is StandardisedLinear)
+        # A change of class alone keeps the layer's name, hooks and parameters.
         layer.__class__ = WideLinear
     elif isinstance(layer, Convolution):
+        # Groups keep clients apart, so the weight has the input channels of one client's layer.
         layer.groups *= n_clients
         layer.in_channels *= n_clients
         layer.out_channels *= n_clients
