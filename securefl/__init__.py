@@ -12,6 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from securefl.algorithms.normalisation.normalisation import Normalisation as Normalisation
+    from securefl.algorithms.servers.server_optimiser import ServerOptimiser as ServerOptimiser
+    from securefl.algorithms.solvers.solver import Solver as Solver
     from securefl.audit.audits import audit_run as audit_run
     from securefl.build.own_data import task_of_sites as task_of_sites
     from securefl.build.run import resume as resume
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from securefl.norms.convert import convert_norm as convert_norm
     from securefl.report.external import LeaveOneOut as LeaveOneOut
     from securefl.runs.loop import Result as Result
+    from securefl.selection.selector import Selector as Selector
+    from securefl.settings.choice import allow_code as allow_code
     from securefl.settings.load import load_config as load_config
     from securefl.settings.tables import Config as Config
     from securefl.task import Task as Task
@@ -31,9 +36,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "Config": "securefl.settings.tables",
     "LeaveOneOut": "securefl.report.external",
+    "Normalisation": "securefl.algorithms.normalisation.normalisation",
     "Result": "securefl.runs.loop",
     "SecureFLError": "securefl.errors",
+    "Selector": "securefl.selection.selector",
+    "ServerOptimiser": "securefl.algorithms.servers.server_optimiser",
+    "Solver": "securefl.algorithms.solvers.solver",
     "Task": "securefl.task",
+    "allow_code": "securefl.settings.choice",
     "audit_run": "securefl.audit.audits",
     "convert_norm": "securefl.norms.convert",
     "Trained": "securefl.evaluation.named_data",

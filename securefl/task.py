@@ -23,6 +23,7 @@ from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.io.text import can_name_a_folder
 from securefl.metrics import Measure, chosen_metric, loss_name, takes_floats
 from securefl.models import build_model
+from securefl.settings.choice import Choice
 from securefl.settings.clashes import reads_public
 from securefl.settings.data import REGRESSIONS
 from securefl.settings.tables import Config
@@ -69,6 +70,9 @@ class Task:
     of a test set, both on the CPU. Where None, it follows from one of torch's losses, if loss and
     targets leave no doubt.
     """
+    choices: Sequence[Choice]
+    """A normalisation, solver, server optimiser or selector of your own, as objects, each in the
+    place of the settings'."""
     names: Sequence[str]
     """Names of the clients, in the order of `clients`; empty where the settings name them."""
 
@@ -80,6 +84,7 @@ class Task:
         loss: Loss = functional.cross_entropy,
         *,
         algorithm: Algorithm | None = None,
+        choices: Sequence[Choice] = (),
         client_tests: Sequence[Given] | Mapping[str, Given] = (),
         external: Mapping[str, Given] = MappingProxyType({}),
         public: Given | None = None,
@@ -113,6 +118,7 @@ class Task:
             "test": given_data(test, "the test data", dtypes),
             "loss": loss,
             "algorithm": algorithm,
+            "choices": tuple(choices),
             "client_tests": _each(client_tests, tests, dtypes),
             "external": {
                 name: given_data(data, f"the external client {name}", dtypes)
@@ -221,6 +227,7 @@ def configured_task(config: Config) -> Task:
 
 def own_settings(config: Config, task: Task) -> Config:
     """Return the settings of a run on a user's own task: defaults of others name nothing in it."""
+    config = config.with_choices(task.choices)
     algorithm = config.algorithm.name if task.algorithm is None else type(task.algorithm).__name__
     return config.of_own_task(algorithm, type(task.model).__name__)
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from securefl.errors import ConfigError, DataError, KeyFileError, SecureFLError
+from securefl.settings.choice import allow_code
 from securefl.simulation.malloc import keep_freed_memory
 from securefl_cli.audit import audit
 from securefl_cli.compare import compare
@@ -61,7 +62,14 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="securefl")
-def main() -> None:
+@click.option(
+    "--code",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="A solver, normalisation, server optimiser or selector of your own that settings in files "
+    "may name: loading it runs its module. What an option of the command names needs none of this.",
+)
+def main(code: tuple[str, ...]) -> None:
     """Federated learning in which all that clients send travels encrypted.
 
     \b
@@ -70,11 +78,14 @@ def main() -> None:
       securefl keys init my-keys
       securefl run --keys my-keys --out runs/first
       securefl audit runs/first
+      securefl --code mypackage:MySolver run job.toml
 
     Exit codes: 0 done, 1 the run failed, 2 a setting or a file is wrong, 130 interrupted.
     """  # noqa: D301  (click wants the backspace itself)
     from_environment()  # also where the command asks for none: its processes would inherit it
     keep_freed_memory()
+    for name in code:
+        allow_code(name)
 
 
 for command in (demo, run, audit, reproduce, compare, profiles, evaluate_run, leave_one_out):

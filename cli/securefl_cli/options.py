@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from securefl.errors import ConfigError
+from securefl.settings.axes import SELECTORS
+from securefl.settings.choice import Axis
 
 KEYS = {
     "dataset": "data.dataset",
@@ -43,6 +46,11 @@ TEXTS = {"layer"}
 """Keys of `--select` whose value may look like a number."""
 
 
+def listed(axis: Axis[Any]) -> str:
+    """Return the names of an axis as `--help` lists them."""
+    return ", ".join(axis.names())
+
+
 def settings_of(options: Mapping[str, str | float | None]) -> list[str]:
     """Return the settings that the given options stand for; an option that is None was not given.
 
@@ -75,6 +83,9 @@ def _named(option: str, value: str) -> Iterator[str]:
     """Yield `fedprof:alpha=10,fraction=0.1` as selection.name, .alpha and .fraction."""
     table, first, example = TABLES[option]
     name, colon, keys = value.partition(":")
+    if option == "select" and name and name not in SELECTORS.names() and keys[:1].isupper():
+        own, colon, keys = keys.partition(":")  # a class of the user's own module
+        name = f"{name}:{own}"
     yield f"{table}.{first}={json.dumps(name.strip())}"
     for part in keys.split(",") if colon else ():
         key, equals, given = part.partition("=")

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 import click
 
 from securefl.errors import ConfigError, KeyFileError, RunFolderError
+from securefl.settings.axes import NORMALISATIONS, REFINEMENTS, SELECTORS, SERVERS, SOLVERS
 from securefl.settings.load import load_config
 from securefl_cli.compare import print_runs
 from securefl_cli.connection import ended_by_sigterm
-from securefl_cli.options import settings_of
+from securefl_cli.options import listed, settings_of
 from securefl_cli.own_data import Own, sites_option
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import progress_bar, say_engine, say_rate
@@ -56,12 +57,11 @@ if TYPE_CHECKING:
 @click.option("--leave-out", help="noise, fog, a folder: clients that do not train.")
 @click.option(
     "--algorithm",
-    help="fedtan, fedtan-ii, forward-only, fixbn, fedavg, fedbn, silobn, local-affine, static-bn, "
-    "singlenet or centralised",
+    help=f"{listed(NORMALISATIONS)}, or MODULE:CLASS of your own",
 )
-@click.option("--solver", help="sgd, fedprox, scaffold, moon, feddyn, feddc or per-fedavg")
-@click.option("--server", help="average, momentum, fedadam, fedadagrad, fedyogi or fednova")
-@click.option("--fnr", help="none, matched, literal or server")
+@click.option("--solver", help=f"{listed(SOLVERS)}, or MODULE:CLASS of your own")
+@click.option("--server", help=f"{listed(SERVERS)}, or MODULE:CLASS of your own")
+@click.option("--fnr", help=listed(REFINEMENTS))
 @click.option("--model", help="mlp, cnn, resnet20 or alexnet; MODULE:FUNCTION with --site")
 @click.option("--norm", help="batch, group, layer, instance, group-ws or fixup")
 @click.option(
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 @click.option(
     "--select",
     metavar="NAME[:KEY=VALUE,...]",
-    help="all, random, data-share, fedprof, afl or cfcfm, with other keys of [selection]: "
+    help=f"{listed(SELECTORS)}, or MODULE:CLASS of your own, with other keys of [selection]: "
     "fedprof:alpha=10,fraction=0.1",
 )
 @click.option(

@@ -61,17 +61,26 @@ def own_model(name: str, shape: tuple[int, ...], n_outputs: int, seed: int) -> n
 
 
 def code_of(config: Config) -> str:
-    """Return the SHA-256, in hex, of the file that defines the settings' model; empty for ours.
+    """Return the SHA-256, in hex, of the files with the code that the settings name.
+
+    Empty where model and choices are SecureFL's.
 
     Raises as `own_model`.
     """
     name = config.model.name
-    if not is_own(name):
-        return ""
-    file = inspect.getsourcefile(inspect.unwrap(_function(name)))
+    named: dict[str, Any] = {name: inspect.unwrap(_function(name))} if is_own(name) else {}
+    named |= {choice.name: type(choice) for choice in config.choices if is_own(choice.name)}
+    digests = [
+        hashlib.sha256(_source(n, code).read_bytes()).hexdigest() for n, code in named.items()
+    ]
+    return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else ""
+
+
+def _source(name: str, code: Any) -> Path:
+    file = inspect.getsourcefile(code)
     if file is None:
-        raise ConfigError(f'model.name = "{name}": no file has its source')
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        raise ConfigError(f'"{name}": no file has its source')
+    return Path(file)
 
 
 def _function(name: str) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ def reads_public(config: Config) -> bool:
 
 def reasons_against(config: Config) -> Iterator[str]:
     """Why this combination has no meaning; nothing where it has one."""
-    for choice in (config.algorithm, config.solver, config.server, config.selection, config.fnr):
+    for choice in config.choices:
         yield from choice.clashes(config)
     yield from _normalisation(config)
     yield from _solver(config)

@@ -7,6 +7,7 @@ encrypted.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -16,11 +17,14 @@ from pydantic import (
     Field,
     SerializeAsAny,
     SerializerFunctionWrapHandler,
+    ValidationError,
     model_serializer,
     model_validator,
 )
 
+from securefl.errors import ConfigError
 from securefl.settings.axes import (
+    AXES,
     NORMALISATIONS,
     REFINEMENTS,
     SELECTORS,
@@ -33,10 +37,12 @@ from securefl.settings.axes import (
     SolverChoice,
     rounds_in,
 )
+from securefl.settings.choice import Choice
 from securefl.settings.clashes import reasons_against
 from securefl.settings.data import DataTable
 from securefl.settings.devices import DevicesTable
 from securefl.settings.privacy import PrivacyTable
+from securefl.settings.reasons import reasons_of
 from securefl.settings.samples import SamplesTable
 from securefl.settings.sites import SitesTable
 from securefl.settings.table import Count, NotNegative, Positive, Share, Table
@@ -306,6 +312,33 @@ class Config(Table):
     def needs_cards(self) -> bool:
         """Whether clients give cards: a sum or a score is sealed."""
         return self.exchange.seals_sums or self.seals_scores
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The choice on each axis."""
+        return self.algorithm, self.solver, self.server, self.selection, self.fnr
+
+    def with_choices(self, choices: Iterable[Choice]) -> Config:
+        """Return the same run with these choices, each in the place of the settings' on its axis.
+
+        Raises:
+            ConfigError: one is of no axis, or two are of one; or they do not go with the settings.
+        """
+        tables: dict[str, Any] = {}
+        for choice in choices:
+            axis = next((axis for axis in AXES if isinstance(choice, axis.base)), None)
+            if axis is None or axis.table in tables:
+                raise ConfigError(
+                    f"choices: {choice!r:.100}: give one Normalisation, Solver, ServerOptimiser "
+                    "or Selector at most"
+                )
+            tables[axis.table] = choice
+        if not tables:
+            return self
+        try:
+            return Config.model_validate({**dict(self), **tables})
+        except ValidationError as error:
+            raise ConfigError("; ".join(reasons_of(error, Config))) from None
 
     def with_sigma(self, sigma: float) -> Config:
         """The same run with this `privacy.sigma`, which is not checked."""
