@@ -9,32 +9,16 @@ import copy
 import secrets
 
 from securefl.build.algorithm import divergence_advice
-from securefl.build.exchange import policy_of_sums, quorum_of
 from securefl.build.job import job_of
-from securefl.build.selection import Ground, participation, profiling_of, score_noise
+from securefl.build.parties import keys_for, parties_of
+from securefl.build.selection import Ground, participation
 from securefl.errors import ConfigError
 from securefl.evaluation.evaluator import Evaluator
-from securefl.exchange.noise import ScoreNoise
 from securefl.exchange.officer import KeySet
-from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
-from securefl.exchange.one_time_match import OneTimeProfileSealer
-from securefl.exchange.policy import Policy
-from securefl.exchange.profile_match import PlainMatch, ProfileSealer
-from securefl.exchange.sums import Adder, Sealer
-from securefl.federation.authority import Authority, CheckingOfficer, ScoreAuthority
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
-from securefl.federation.client import Client, Identities
-from securefl.federation.engine import InTheClear, Opener
-from securefl.federation.message import Roster
-from securefl.federation.officers import Officers, OfficersHere
-from securefl.federation.profile_match import (
-    MatchChannel,
-    MatchInTheClear,
-    OpenScores,
-    SealedMatch,
-)
-from securefl.federation.query import Profiling, Respondent
+from securefl.federation.client import Identities
+from securefl.federation.query import Respondent
 from securefl.federation.server import Server
 from securefl.report.finish import at_end
 from securefl.runs.loop import Parts, Record, Rounds
@@ -42,7 +26,6 @@ from securefl.settings.tables import Config
 from securefl.simulation.choice import ClientEnds, chosen_engine
 from securefl.simulation.clients import Clients
 from securefl.task import Task, client_names
-from securefl.types import Kind
 
 
 def simulated(
@@ -64,56 +47,17 @@ def simulated(
     Raises:
         ConfigError, DataError: the settings, the model and the data do not go together.
     """
-    if not config.needs_cards:
-        keys = None
-    elif keys is None:
-        keys = KeySet.ephemeral(quorum_of(config))
-    elif keys.quorum != quorum_of(config):
-        asked, given = quorum_of(config), keys.quorum
-        raise ConfigError(
-            f"exchange.officers = {asked.officers}, of whom {asked.needed} open sums, and the keys "
-            f"that are given are of {given.officers}, of whom {given.needed} do: leave the keys "
-            "out, or set exchange.officers and exchange.threshold to theirs"
-        )
+    keys = keys_for(config, keys)
     job, record = job_of(config, task), record or Record()
     config, task = job.config, job.task
     evaluator = Evaluator(task, client_names(config, task))
     identities = identities or Identities.ephemeral(job.data)
     identities.require(job.data)
-    sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, job.plain)
-    adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
-    opener: Opener = InTheClear()
-    profile_sealer: ProfileSealer = PlainMatch()
-    noise, profiling, least = score_noise(config), profiling_of(config, job.names), job.needed
-    channel: MatchChannel = MatchInTheClear(noise)
-    public = keys.public if keys else None
-    if keys and public:
-        sealers |= dict.fromkeys(job.sealed, OneTimeSealer(public))
-        adders |= dict.fromkeys(job.sealed, OneTimeAdder(public))
-        policy = policy_of_sums(config, keys.policy, len(job.weights))
-        opener = judge = _opener(keys, identities.roster, policy, record)
-        if config.exchange.seals_sums:
-            least = max(least, policy.min_contributions)
-        if config.seals_scores:
-            profile_sealer = OneTimeProfileSealer(public)
-            channel = SealedMatch(judge, noise, _scores(judge, noise, profiling))
-    clients = {
-        name: Client(
-            name,
-            weight,
-            sealers,
-            job.equal_weight,
-            profile_sealer,
-            public,
-            blind=config.exchange.blind,
-            signing_key=identities.keys[name],
-        )
-        for name, weight in job.weights.items()
-    }
+    parties = parties_of(job, keys, identities, record)
     server = Server(
         secrets.token_hex(32),
         identities.roster,
-        adders,
+        parties.adders,
         job.shares,
         plain=job.plain,
         sealed=job.sealed,
@@ -121,15 +65,16 @@ def simulated(
         report=record.incidents.append,
         blind=config.exchange.blind,
     )
-    respondent = Respondent(clients, job.data, task.model, task.loss, profiling)
+    profiling, opener = parties.profiling, parties.opener
+    respondent = Respondent(parties.clients, job.data, task.model, task.loss, profiling)
     index = {name: i for i, name in enumerate(job.data)}
     trained = Clients(job.algorithm, copy.deepcopy(task.model), job.data, job.training, index)
-    ends = ClientEnds(clients, respondent, profiling, job.plain.dtype)
+    ends = ClientEnds(parties.clients, respondent, profiling, job.plain.dtype)
     chosen = chosen_engine(config, trained, ends)
     engine = chosen.engine
     broadcast = Broadcast(server, job.names)
     cards = Cards(server, engine, opener)
-    ground = Ground(job, server, engine, broadcast, channel, profiling, cards)
+    ground = Ground(job, server, engine, broadcast, parties.channel, profiling, cards)
     return Rounds(
         Parts(
             config=config,
@@ -146,39 +91,15 @@ def simulated(
             metric=evaluator.metric,
             record=record,
             engine_words=chosen.words,
-            least_clients=least,
+            least_clients=parties.least,
             quorum=config.sites.quorum or 1,
             spending=job.spending(),
-            key_id=public.key_id if public else "",
+            key_id=parties.public.key_id if parties.public else "",
             qualities=_by_client(config, task),
             advice=lambda done: divergence_advice(config, done),
             at_end=at_end(config),
         )
     )
-
-
-def _opener(keys: KeySet, roster: Roster, policy: Policy, record: Record) -> Authority | Officers:
-    """Build the authority, or whoever asks officers in its place, each of whom checks for itself.
-
-    The officers' own logs are not kept, as they say what the record says.
-    """
-    if keys.quorum.officers == 1:
-        return Authority(keys.opener(), roster, policy, record.log_opening)
-    officers = [
-        CheckingOfficer(officer, roster, policy, lambda _opening: None)
-        for officer in keys.officers()
-    ]
-    panel = OfficersHere(officers)
-    return Officers(keys.public, panel, record.log_opening, record.incidents.append)
-
-
-def _scores(
-    opener: Authority | Officers, noise: ScoreNoise | None, profiling: Profiling
-) -> OpenScores:
-    """Return the function that opens scores."""
-    if isinstance(opener, Officers):
-        return opener.open_scores
-    return ScoreAuthority(opener, noise, profiling.draw).open
 
 
 def _by_client(config: Config, task: Task) -> dict[str, str]:
