@@ -20,10 +20,9 @@ from securefl.audit.exposure.inspect_bytes import Wiretap
 from securefl.audit.exposure.sealed_messages import SealedMessages
 from securefl.audit.exposure.views import Leak
 from securefl.audit.membership.shadows import in_the_clear
-from securefl.build.algorithm import chosen_algorithm
 from securefl.build.exchange import quorum_of, sealed_kinds
 from securefl.build.simulation import simulated
-from securefl.build.training import client_weights, precision_of
+from securefl.build.training import chosen_algorithm, client_weights, precision_of
 from securefl.errors import (
     ConfigError,
     DataError,

@@ -9,7 +9,6 @@ from torch import nn
 
 from securefl.algorithms.algorithm import Algorithm
 from securefl.algorithms.participation import Aggregation, Participating
-from securefl.build.algorithm import chosen_algorithm
 from securefl.build.exchange import check_sealed, least_clients, sealed_kinds
 from securefl.build.fnr import check_refinement, expected_public, fewest_clients, refined
 from securefl.build.independence_check import guard
@@ -23,6 +22,7 @@ from securefl.build.privacy import (
 )
 from securefl.build.training import (
     check_precision,
+    chosen_algorithm,
     client_weights,
     equal_weight,
     precision_of,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import copy
 import secrets
 
-from securefl.build.algorithm import divergence_advice
 from securefl.build.job import job_of
 from securefl.build.parties import keys_for, parties_of
 from securefl.build.selection import Ground, participation
+from securefl.build.training import divergence_advice
 from securefl.errors import ConfigError
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.officer import KeySet

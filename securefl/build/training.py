@@ -1,4 +1,4 @@
-"""Local training by the settings: steps, learning rates, precision, and weights of clients."""
+"""Algorithm and local training by the settings: a choice on each axis, steps, rates, weights."""
 
 from __future__ import annotations
 
@@ -8,11 +8,41 @@ import torch
 from torch import nn
 
 from securefl.algorithms.algorithm import Loss, Sgd, averaged_tensors
+from securefl.algorithms.federated import Federated, Momentum
+from securefl.algorithms.servers.drift import DriftServer
+from securefl.algorithms.servers.fednova import effective_steps
 from securefl.errors import ConfigError
 from securefl.federation.training import Schedule, Training
 from securefl.settings.axes import Weights
 from securefl.settings.tables import Config
 from securefl.types import Floats, Kind
+
+
+def chosen_algorithm(config: Config, sealed: frozenset[Kind] = frozenset()) -> Federated:
+    """Build normalisation, solver, server optimiser and momentum; `sealed` kinds are encrypted."""
+    steps = effective_steps(config.algorithm.local_steps, config.train.momentum)
+    server = DriftServer() if config.solver.server_half else config.server.build(steps)
+    return Federated(
+        config.algorithm.build(config.run.rounds),
+        config.server.around(config.solver.build(), steps),
+        server,
+        Momentum(config.train.momentum_across_rounds),
+        sealed,
+    )
+
+
+def divergence_advice(config: Config, rounds_done: int) -> str:
+    """Return why these settings may have diverged after so many rounds, and a remedy."""
+    if config.algorithm.frozen is None:
+        return ""
+    switch = config.algorithm.switch_round(config.run.rounds)
+    if switch is not None and rounds_done < switch:
+        return ""
+    return (
+        f". {config.algorithm.name} has frozen BN: nothing rescales activations any more, so a "
+        f"learning rate that BN bore is too large now. Let it drop when BN is frozen, for example "
+        "train.lr_drops = [0.5, 0.75] with algorithm.switch = 0.5"
+    )
 
 
 def training_of(config: Config, loss: Loss, batch_size: int) -> Training:
