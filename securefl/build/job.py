@@ -11,10 +11,10 @@ from securefl.algorithms.algorithm import Algorithm
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.build.exchange import check_sealed, least_clients, sealed_kinds
 from securefl.build.fnr import check_refinement, expected_public, fewest_clients, refined
-from securefl.build.independence_check import guard
 from securefl.build.privacy import (
     check_delta,
     client_level,
+    clipping_of,
     fewest_shares,
     record_level,
     spending,
@@ -35,6 +35,7 @@ from securefl.exchange.plain import PlainChannel
 from securefl.federation.query import SCORE_MEAN
 from securefl.federation.server import WeightShares
 from securefl.federation.training import Training
+from securefl.privacy.independence_check import require_independent
 from securefl.privacy.odometer import Spending
 from securefl.settings.axes import REFINEMENTS
 from securefl.settings.tables import Config
@@ -138,7 +139,7 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
     algorithm = _algorithm(_part_of(config, task, here), task, training, len(data))
     check_precision(config, task.model)
     check_delta(config, len(task.clients))
-    guard(config, task.model, task.loss, data)
+    _require_independent_records(config, task, data)
     check_refinement(config, task, algorithm, data, local)
     check_sealed(config, algorithm, task.model, len(data))
     needed = max(fewest_clients(config, algorithm), fewest_shares(config, len(data)))
@@ -168,7 +169,7 @@ def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
     data, batch_size = client_data(config, task)
     check_precision(config, task.model)
     check_delta(config, len(task.clients))
-    guard(config, task.model, task.loss, data)
+    _require_independent_records(config, task, data)
     training = training_of(config, task.loss, batch_size)
     plan_of = _plan_of(_algorithm(config, task, training, len(data)), task.model)
     return lambda sigma: spending(config.with_sigma(sigma), plan_of, task.model)
@@ -203,3 +204,9 @@ def _algorithm(config: Config, task: Task, training: Training, n_clients: int) -
             "and update of securefl.algorithms.algorithm.Algorithm"
         )
     return algorithm
+
+
+def _require_independent_records(config: Config, task: Task, data: Mapping[str, Samples]) -> None:
+    if config.privacy.level == "record":
+        frozen = config.algorithm.releases_statistics
+        require_independent(task.model, task.loss, data, clipping_of(config), frozen=frozen)

@@ -10,27 +10,37 @@ from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import Loss
 from securefl.algorithms.rng_isolation import seeded_layers
-from securefl.build.privacy import clipping_of
 from securefl.data.samples import Samples
 from securefl.errors import ConfigError
 from securefl.norms.frozen import at_rest_twin
 from securefl.privacy.clipping import ClippedGradients, Clipping
 from securefl.privacy.coupling import require_uncoupled
-from securefl.settings.tables import Config
 
 PROBED = 16
 """Number of records that the check tries."""
 
 
-def guard(config: Config, model: nn.Module, loss: Loss, data: Mapping[str, Samples]) -> None:
+def require_independent(
+    model: nn.Module,
+    loss: Loss,
+    data: Mapping[str, Samples],
+    clipping: Clipping,
+    *,
+    frozen: bool,
+) -> None:
     """Check that the model, as DP-SGD will train it, keeps records independent of each other.
+
+    Args:
+        model: the one to train.
+        loss: its loss.
+        data: each client's samples, of which some are tried.
+        clipping: the rule that bounds records' gradients.
+        frozen: True where BN is at rest in training.
 
     Raises:
         CouplingFound: names the layer that mixes records, and the remedy.
+        ConfigError: Opacus cannot give single records' gradients of this model.
     """
-    if config.privacy.level != "record":
-        return
-    frozen = config.algorithm.releases_statistics
     trained = at_rest_twin(model) if frozen else copy.deepcopy(model)
     first = next(iter(data.values()))
     x, y = first.take(torch.arange(PROBED) % len(first))
@@ -40,7 +50,7 @@ def guard(config: Config, model: nn.Module, loss: Loss, data: Mapping[str, Sampl
         with seeded_layers(device, 0):
             x, y = (values.to(device) for values in _made_up(trained.train(), x, y))
             require_uncoupled(trained, x, y, loss)
-            _require_gradients(trained, x, y, loss, clipping_of(config))
+            _require_gradients(trained, x, y, loss, clipping)
     finally:
         model.train(was_training)
 
