@@ -1,17 +1,44 @@
-"""Several audits of one job side by side, from the JSON of each: a question a row."""
+"""Tables of audits: the rules of verdicts, and several audits of one job side by side.
+
+python docs/audit_table.py docs/audit.md
+
+writes the rules of verdicts into the page, between its two comments. docs/audited_demo.py makes the
+other table, a question a row, from the JSON of each audit.
+"""
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import securefl.audit.bounds.report_section as bounds
+import securefl.audit.encryption.report_section as encryption
+import securefl.audit.exposure.report_section as exposure
+import securefl.audit.membership.report_section as membership
+import securefl.audit.tracing.report_section as tracing
 from securefl.audit.exposure.views import Shows
+from securefl.audit.inversion import hidden_statistics as inversion
 from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES
 from securefl.audit.membership.attackers import SERVER as READS_UPDATES
+from securefl.audit.rules import Rule
 from securefl.federation.ledger import SERVER
 
+BEGIN, END = "<!-- by docs/audit_table.py -->\n", "<!-- until here -->"
+RULES: Mapping[str, Sequence[Rule[Any]]] = {
+    "Who saw what": exposure.RULES,
+    "Membership inference": membership.RULES,
+    "Bounds on ε": bounds.RULES,
+    "Gradient inversion, statistics sealed": inversion.STATISTICS_SEALED,
+    "Gradient inversion, nothing sealed": inversion.NOTHING_SEALED,
+    "Gradient inversion, model sealed": inversion.UPDATES_SEALED,
+    "Tracing": tracing.RULES,
+    "Encryption": encryption.RULES,
+}
+"""Rules of each section, in the order of a report."""
 READ = "single clients' values that the server could read"
 UPDATE = "update/parameters"
 
@@ -60,6 +87,25 @@ class Audit:
         """Of the table whose title begins so."""
         tables = [t for t in self.chapters[chapter]["tables"] if t["title"].startswith(title)]
         return [row for found in tables for row in found["rows"]]
+
+
+def verdicts() -> str:
+    """Return the rules of verdicts as a table, a rule a row."""
+    rows = []
+    for section, rules in RULES.items():
+        for i, rule in enumerate(rules):
+            rows.append(("" if i else section, str(rule.verdict), rule.condition))
+    lines = (("section", "verdict", "when"), ("---", "---", "---"), *rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def written(page: str, content: str, begin: str = BEGIN) -> str:
+    """Return the page with this content between its two comments."""
+    before, found, rest = page.partition(begin)
+    _, end, after = rest.partition(END)
+    if not (found and end):
+        raise SystemExit(f"the page lacks {begin.strip()} or {END}: between them stands the table")
+    return f"{before}{begin}{content}{END}{after}"
 
 
 Row = tuple[str, Callable[[Audit], str]]
@@ -204,3 +250,15 @@ def _opened(audit: Audit) -> str:
         return "none"
     times = sum(int(row[2].replace(",", "")) for row in rows)
     return f"{times:,}, {rows[0][1]}, {min(int(row[4]) for row in rows)}"
+
+
+def main() -> None:
+    """Write the rules of verdicts into a page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path, help="a Markdown file with the two comments")
+    page = parser.parse_args().page
+    page.write_text(written(page.read_text(), verdicts()))
+
+
+if __name__ == "__main__":
+    main()

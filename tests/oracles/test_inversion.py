@@ -14,13 +14,14 @@ from securefl.audit.findings import Findings, Verdict
 from securefl.audit.inversion.assumptions import Attacker, fixed, measured
 from securefl.audit.inversion.first_layer import first_linear, inputs_of
 from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
-from securefl.audit.inversion.hidden_statistics import compared, protection
+from securefl.audit.inversion.hidden_statistics import STATISTICS_SEALED, compared, protection
 from securefl.audit.inversion.image_quality import BEST_PSNR, matched, mean_interval, psnr, ssim
 from securefl.audit.inversion.rebuilding import attacked
 from securefl.audit.inversion.recover_bn_statistics import feeding, given_away
 from securefl.audit.inversion.report_section import InversionEffort, inversion_chapter
 from securefl.audit.inversion.target import NormalisedBatch, Target, mini_batches, pooled
 from securefl.audit.inversion.victim_gradient import Assumed, batch_gradient
+from securefl.audit.rules import decided
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.models import build_model
@@ -218,7 +219,7 @@ def test_single_images_need_exact_statistics_only_of_who_does_not_adapt():
     assert by[Attacker.FIRST_LAYER] == BEST_PSNR
     found = protection(single_images())
     assert not found.protects
-    assert found.verdict is Verdict.LEAKS
+    assert judged(found) is Verdict.LEAKS
 
 
 def test_matching_starts_from_the_seed_alone():
@@ -258,6 +259,11 @@ def test_a_gradient_that_says_nothing_leaves_the_baseline(scale):
         assert gain.mean() > -1.5
 
 
+def judged(found):
+    """The verdict on a run that seals the statistics alone."""
+    return decided(STATISTICS_SEALED, found)[0]
+
+
 def test_the_verdict_follows_the_intervals():
     """Against a baseline of 10 dB: who gains, and whether knowing the statistics adds to it."""
 
@@ -272,13 +278,13 @@ def test_the_verdict_follows_the_intervals():
             np.full((8, 1), 10.0), {name: around(level) for name, level in levels.items()}
         )
 
-    assert found(30, 30.0).verdict is Verdict.LEAKS
-    assert found(30, 40.0).verdict is Verdict.LEAKS
+    assert judged(found(30, 30.0)) is Verdict.LEAKS
+    assert judged(found(30, 40.0)) is Verdict.LEAKS
     assert not found(30, 40.0).protects
-    assert found(30, 20.0).verdict is Verdict.WEAK
+    assert judged(found(30, 20.0)) is Verdict.WEAK
     assert found(30, 20.0).protects
-    assert found(30, 9.0).verdict is Verdict.HOLDS
-    assert found(9, 9.0).verdict is Verdict.OPEN
+    assert judged(found(30, 9.0)) is Verdict.HOLDS
+    assert judged(found(9, 9.0)) is Verdict.OPEN
     assert found(30, 20.0, none=25).best is Attacker.NONE
 
 
@@ -293,7 +299,7 @@ def test_one_lucky_attacker_does_not_hide_a_sure_one():
     found = compared(np.full((8, 1), 10.0), by)
     assert found.best is Attacker.FIRST_LAYER
     assert found.adaptive_gain.low > 0
-    assert found.verdict is Verdict.LEAKS
+    assert judged(found) is Verdict.LEAKS
 
 
 def test_the_chapter_is_the_same_every_time():

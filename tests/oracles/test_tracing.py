@@ -16,6 +16,7 @@ from scipy.stats import multivariate_normal, norm
 
 from securefl.algorithms.profiling import View, profile
 from securefl.audit.findings import Findings, Verdict
+from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.audit.tracing import setup
 from securefl.audit.tracing.differencing import Setting, differenced
@@ -29,7 +30,7 @@ from securefl.audit.tracing.likelihood import (
     impossible,
     private_limit,
 )
-from securefl.audit.tracing.report_section import judged, tracing_chapter
+from securefl.audit.tracing.report_section import RULES, Traced, tracing_chapter
 from securefl.audit.tracing.seen_layers import SeenLayers, seen_by_batch_norm, seen_by_profiles
 from securefl.audit.tracing.setup import SentStatistics, Shown
 from securefl.audit.tracing.traceable import (
@@ -333,7 +334,7 @@ SENT = SentStatistics(Shown.TOTALS, Shown.NOT_SENT, n_clients=5, n_records=32)
 def test_verdicts(sent, auc, difference, verdict):
     """By what the run lets be seen, and how well records are traced in it."""
     run = None if auc is None else interval(auc)
-    found, words = judged(sent, run, interval(difference), interval(0.5))
+    found, words = decided(RULES, Traced(sent, run, interval(difference), interval(0.5)))
     assert found is verdict
     assert words.endswith(".")
     assert ("least number" in words) == (sent is SENT and auc is not None)

@@ -9,9 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 import audit_table
-import audited_demo
-from audit_table import READ, Audit
-from audited_demo import BEGIN, END
+from audit_table import END, READ, Audit
+from audited_demo import BEGIN
 
 WHO = ("whoever has the final model", "every client, and the server")
 
@@ -119,6 +118,6 @@ def test_openings_are_by_somebody_and_of_so_many():
 
 def test_only_what_stands_between_the_comments_changes():
     page = f"before\n{BEGIN}old\n{END}\nafter\n"
-    assert audited_demo.written(page, "new\n") == f"before\n{BEGIN}new\n{END}\nafter\n"
+    assert audit_table.written(page, "new\n", BEGIN) == f"before\n{BEGIN}new\n{END}\nafter\n"
     with pytest.raises(SystemExit, match="lacks"):
-        audited_demo.written("before\nafter\n", "new\n")
+        audit_table.written("before\nafter\n", "new\n")

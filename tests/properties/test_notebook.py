@@ -15,8 +15,8 @@ from securefl.audit.inversion.gradient_matching import Search
 from securefl.audit.tracing import setup
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "audit.ipynb"
-SMALL = audits.Effort("quick", 1, 2, 20, inversion.Effort(8, 2, Search(steps=30, restarts=1)))
-FEW = setup.Effort(trials=100, sizes=(16,), pool=600, public=300)
+SMALL = audits.AuditEffort("quick", 1, 2, 20, inversion.InversionEffort(8, 2, Search(steps=30, restarts=1)))
+FEW = setup.TracingEffort(trials=100, sizes=(16,), pool=600, public=300)
 
 
 @pytest.fixture

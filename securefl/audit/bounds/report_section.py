@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +24,7 @@ from securefl.audit.bounds.canary_bounds import (
 from securefl.audit.bounds.client_rounds import CanaryRound, canary_round
 from securefl.audit.bounds.record_canaries import Canaries
 from securefl.audit.findings import FindingsTable, Number, Section, Verdict
+from securefl.audit.rules import Rule, always, decided
 from securefl.audit.statistics import Interval
 from securefl.privacy.accountants import Accountant, epsilon
 from securefl.privacy.events import Gaussian, Level
@@ -68,11 +69,15 @@ class ClientTest:
     """Of the same."""
 
     @property
+    def shown(self) -> float:
+        """The ε of one release that canary clients show at least."""
+        return max(self.bound.epsilon, self.free.epsilon)
+
+    @property
     def refuted(self) -> bool:
         """Whether the noise is not what is promised, or hides less than the accountant says."""
-        shown = max(self.bound.epsilon, self.free.epsilon)
         as_promised = self.noise.low <= self.promised <= self.noise.high
-        return shown > self.claimed or not as_promised or self.uneven
+        return self.shown > self.claimed or not as_promised or self.uneven
 
     @property
     def missing_share_shows(self) -> bool:
@@ -107,6 +112,122 @@ def record_bound(scores: ArrayLike, canaries: Canaries, config: Config) -> OneRu
     return one_run_bound(scores, canaries.included, config.privacy.delta, 1 - ALARM)
 
 
+def meaning_of(shown: float) -> str:
+    """Returns in words what a lower bound `shown` on ε says of a record.
+
+    An ε allows a guess whether a record was trained on, made with even odds, to be right with a
+    probability of 1 / (1 + e^-ε) (Kairouz et al., ICML 2015, at δ = 0).
+    """
+    words = next(words for most, words in MEANINGS if shown <= most)
+    right = f"{100 / (1 + math.exp(-shown)):.4g}"
+    return f"{words} (up to {right} % of guesses at even odds are right)"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """What the rules go by."""
+
+    level: str
+    """privacy.level."""
+    claimed: float
+    """The largest ε by the accountant; infinite where nothing is promised."""
+    records: OneRunBound | None
+    clients: ClientTest | None
+
+    @property
+    def shown(self) -> float:
+        """The ε that canary records show at least."""
+        return self.records.epsilon if self.records else 0.0
+
+    @property
+    def whom(self) -> str:
+        """Whom the promise is about, in words."""
+        return WHAT[Level(self.level)]
+
+    @property
+    def out_of_reach(self) -> bool:
+        """True where no canary could have refuted the claim."""
+        tried = self.records
+        return not self.clients and (tried is None or tried.ceiling <= self.claimed)
+
+
+def _wrong_noise(clients: ClientTest) -> str:
+    return (
+        f"The claim is refuted: a round's noise measures {clients.noise.value:.3g} clip norms "
+        f"where {clients.promised:.3g} are promised{', unevenly' if clients.uneven else ''}, "
+        f"and canary clients show an ε of at least {clients.shown:.3g} where the round is said to "
+        f"spend {clients.claimed:.3g}."
+    )
+
+
+def _too_few_canaries(found: Bounded) -> str:
+    ceiling = f"{found.records.ceiling:.2g}" if found.records else "nothing"
+    return (
+        f"ε is said to be at most {found.claimed:.3g} for {found.whom}. So many canary records can "
+        f"show {ceiling} at most, and showed {found.shown:.2g}: they could not have refuted it."
+    )
+
+
+def _stood(found: Bounded) -> str:
+    least = f"canary records show at least {found.shown:.2g}"
+    if clients := found.clients:
+        least = (
+            f"canary clients show at least {clients.shown:.2g} of the {clients.claimed:.3g} of one "
+            "round"
+        )
+    return (
+        f"ε is at most {found.claimed:.3g} for {found.whom}. It was attacked, and stood: {least}."
+    )
+
+
+RULES: tuple[Rule[Bounded], ...] = (
+    Rule(
+        Verdict.LEAKS,
+        # A record is a part of a client: what hides clients hides it, too.
+        lambda found: found.shown > found.claimed,
+        "canary records show a larger ε than is claimed",
+        lambda found: (
+            f"The claim is refuted: ε is said to be at most {found.claimed:.3g}, and canary "
+            f"records show at least {found.shown:.3g}."
+        ),
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: bool(found.clients and found.clients.refuted),
+        "canary clients show a larger ε than a round is said to spend, or the noise of a round is "
+        "not what is promised",
+        lambda found: _wrong_noise(cast("ClientTest", found.clients)),
+    ),
+    Rule(
+        Verdict.OPEN,
+        lambda found: math.isinf(found.claimed) and bool(found.records),
+        "no ε is claimed; it says what canary records show",
+        lambda found: (
+            "No differential privacy was claimed, so nothing bounds what the model tells of a "
+            f"record. Canary records show an ε of at least {found.shown:.2g}: "
+            f"{meaning_of(found.shown)}."
+        ),
+    ),
+    Rule(
+        Verdict.OPEN,
+        lambda found: math.isinf(found.claimed),
+        "no ε is claimed, and no canary records were tried",
+        lambda _: (
+            "No differential privacy was claimed, and no canary records were tried; without "
+            "noise that promises nothing."
+        ),
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: found.out_of_reach,
+        "so many canary records could not have refuted the claim",
+        _too_few_canaries,
+    ),
+    Rule(Verdict.HOLDS, always, "the claim was attacked, and stood", _stood),
+)
+
+
 def epsilon_chapter(
     config: Config,
     history: History,
@@ -124,7 +245,7 @@ def epsilon_chapter(
         seed: of the canaries.
     """
     claimed = _claimed(config, history)
-    verdict, words = _verdict(config, claimed, records, clients)
+    verdict, words = decided(RULES, Bounded(config.privacy.level, claimed, records, clients))
     return Section(
         "epsilon",
         "Bounds on ε",
@@ -142,58 +263,6 @@ def _claimed(config: Config, history: History) -> float:
     if table.level == "none":
         return math.inf
     return history.epsilon(Level(table.level), table.delta)
-
-
-def _verdict(
-    config: Config, claimed: float, records: OneRunBound | None, clients: ClientTest | None
-) -> tuple[Verdict, str]:
-    shown = records.epsilon if records else 0.0
-    if shown > claimed:  # a record is a part of a client: what hides clients hides it, too
-        return Verdict.LEAKS, (
-            f"The claim is refuted: ε is said to be at most {claimed:.3g}, and canary records show "
-            f"at least {shown:.3g}."
-        )
-    if clients and clients.refuted:
-        return Verdict.LEAKS, (
-            f"The claim is refuted: a round's noise measures {clients.noise.value:.3g} clip norms "
-            f"where {clients.promised:.3g} are promised{', unevenly' if clients.uneven else ''}, "
-            "and canary clients show an ε of at least "
-            f"{max(clients.bound.epsilon, clients.free.epsilon):.3g} where the round is said to "
-            f"spend {clients.claimed:.3g}."
-        )
-    if math.isinf(claimed):
-        return Verdict.OPEN, (
-            "No differential privacy was claimed, so nothing bounds what the model tells of a "
-            f"record. Canary records show an ε of at least {shown:.2g}: {meaning_of(shown)}."
-            if records
-            else "No differential privacy was claimed, and no canary records were tried; without "
-            "noise that promises nothing."
-        )
-    level = Level(config.privacy.level)
-    if not clients and (records is None or records.ceiling <= claimed):
-        ceiling = f"{records.ceiling:.2g}" if records else "nothing"
-        return Verdict.WEAK, (
-            f"ε is said to be at most {claimed:.3g} for {WHAT[level]}. So many canary records can "
-            f"show {ceiling} at most, and showed {shown:.2g}: they could not have refuted it."
-        )
-    least = f"canary records show at least {shown:.2g}"
-    if clients:
-        most = max(clients.bound.epsilon, clients.free.epsilon)
-        least = f"canary clients show at least {most:.2g} of the {clients.claimed:.3g} of one round"
-    return Verdict.HOLDS, (
-        f"ε is at most {claimed:.3g} for {WHAT[level]}. It was attacked, and stood: {least}."
-    )
-
-
-def meaning_of(shown: float) -> str:
-    """Returns in words what a lower bound `shown` on ε says of a record.
-
-    An ε allows a guess whether a record was trained on, made with even odds, to be right with a
-    probability of 1 / (1 + e^-ε) (Kairouz et al., ICML 2015, at δ = 0).
-    """
-    words = next(words for most, words in MEANINGS if shown <= most)
-    right = f"{100 / (1 + math.exp(-shown)):.4g}"
-    return f"{words} (up to {right} % of guesses at even odds are right)"
 
 
 def _numbers(

@@ -29,6 +29,7 @@ from securefl.audit.encryption.opened import (
     refusals,
 )
 from securefl.audit.findings import FindingsTable, Number, Picture, Section, Verdict
+from securefl.audit.rules import Rule, always, decided
 from securefl.crypto.params import MATCHES, SUMS
 
 LEAST_SECURITY = 128
@@ -65,13 +66,116 @@ _OPENS = {
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class ParameterSet:
     """One parameter set, and what it is worth."""
 
     security: Security
     precision: Precision
     opens: str
     """Use of one key."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Encrypted:
+    """What the rules go by."""
+
+    evidence: EncryptionEvidence
+    parameters: Sequence[ParameterSet]
+    """Parameter sets in use."""
+    opened: Sequence[Opened]
+
+    @property
+    def totals(self) -> Sequence[Opened]:
+        """Totals that were decrypted."""
+        return [row for row in self.opened if row.times and not row.of_single_clients]
+
+    @property
+    def fewest(self) -> int:
+        """Clients in one of them, at least; 0 where there is none."""
+        return min((row.fewest for row in self.totals), default=0)
+
+    @property
+    def least(self) -> int:
+        """The least number of clients by the rule."""
+        return self.evidence.policy.min_contributions
+
+    @property
+    def again(self) -> int:
+        """Totals and scores that were opened though there was one already."""
+        return answered_again(self.evidence.openings)
+
+    @property
+    def read(self) -> str:
+        """Kinds that the server could read of each client; empty for none."""
+        return ", ".join(self.evidence.read_by_server)
+
+
+def _nothing(found: Encrypted) -> str:
+    read = f" The server could read each client's {found.read}." if found.read else ""
+    return f"Nothing was encrypted, so whatever clients sent could be read.{read}"
+
+
+def _decrypted_in_all(found: Encrypted) -> str:
+    done = list[str]()
+    if found.totals:
+        n = sum(row.times for row in found.totals)
+        done.append(f"{n:,} totals, each of {found.fewest} clients or more")
+    if scored := sum(row.n_values for row in found.opened if row.of_single_clients):
+        done.append(f"{scored:,} scores of profiles, each of one client")
+    refused = sum(row.refused for row in found.opened)
+    asked = f" {refused:,} requests were refused." if refused else ""
+    what = ", and ".join(done) or "nothing"
+    clear = f" Not encrypted, and read by the server of each client: {found.read}."
+    return f"Decrypted by the {found.evidence.opener}: {what}.{asked}{clear if found.read else ''}"
+
+
+RULES: tuple[Rule[Encrypted], ...] = (
+    Rule(Verdict.OPEN, lambda found: not found.evidence.opener, "nothing was encrypted", _nothing),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: bool(found.totals) and found.fewest < found.least,
+        "a total was decrypted of fewer clients than the rule allows (scores of profiles are of "
+        "one)",
+        lambda found: (
+            f"A total of {found.fewest} clients was decrypted, and the rule is {found.least} at "
+            "least."
+        ),
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: any(part.security.bits < LEAST_SECURITY for part in found.parameters),
+        f"parameters are below {LEAST_SECURITY}-bit security",
+        lambda _: "The parameters are below 128-bit security: who records may read.",
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.again > 0,
+        "a total, or a client's score, was opened again",
+        lambda found: (
+            f"{found.again} totals or scores were opened for a session, round and name that had "
+            "one already: the difference of two totals shows the clients that are in one of them "
+            "alone, and a second score is a second number of a client's profile."
+        ),
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: any(part.precision.without_error for part in found.parameters),
+        "encryption has less than half of the error that hides keys",
+        lambda _: (
+            "The error of encryption that should hide clients' keys is not there: values come out "
+            "more exactly than it allows."
+        ),
+    ),
+    Rule(
+        Verdict.OPEN,
+        lambda found: not found.evidence.openings,
+        "the run has no log of openings",
+        lambda _: "The run has no log of openings, so nobody knows what was decrypted.",
+    ),
+    Rule(Verdict.HOLDS, always, "none of these", _decrypted_in_all),
+)
+_TITLE = "What was encrypted, and who decrypted what?"
 
 
 def encryption_chapter(
@@ -89,12 +193,12 @@ def encryption_chapter(
     """
     flow = evidence.flow
     picture = Picture("What was decrypted by whom", flow.described(), svg=graph(flow))
-    if not flow.opener:
-        return Section("encryption", _TITLE, Verdict.OPEN, _nothing(evidence), pictures=(picture,))
     measured = _measure(evidence, np.random.default_rng(seed), 8 if effort == "quick" else 32)
     uses = key_uses(evidence.openings)
     opened = opened_by_name(evidence.openings)
-    verdict, words = _judged(evidence, measured, opened)
+    verdict, words = decided(RULES, Encrypted(evidence, measured, opened))
+    if not flow.opener:
+        return Section("encryption", _TITLE, verdict, words, pictures=(picture,))
     tables = [_decrypted(opened, flow.opener), _keys(uses), _parameters(measured)]
     if refused := refusals(evidence.openings):
         rows = [(reason, f"{times:,}") for reason, times in refused.items()]
@@ -112,32 +216,23 @@ def encryption_chapter(
     )
 
 
-_TITLE = "What was encrypted, and who decrypted what?"
-
-
-def _nothing(evidence: EncryptionEvidence) -> str:
-    kinds = ", ".join(evidence.read_by_server)
-    read = f" The server could read each client's {kinds}." if kinds else ""
-    return f"Nothing was encrypted, so whatever clients sent could be read.{read}"
-
-
 def _measure(
     evidence: EncryptionEvidence, rng: np.random.Generator, n_ciphertexts: int
-) -> tuple[_Measured, ...]:
+) -> tuple[ParameterSet, ...]:
     """Of each parameter set in use."""
-    found = list[_Measured]()
+    found = list[ParameterSet]()
     if evidence.sums:
         n, policy, quorum = evidence.n_clients, evidence.policy, evidence.quorum
         precision = sum_precision(policy, n, quorum, rng, n_ciphertexts)
-        found.append(_Measured(security_of(_SUMS, SUMS), precision, "one total"))
+        found.append(ParameterSet(security_of(_SUMS, SUMS), precision, "one total"))
     if evidence.profiles:
         of = evidence.policy, evidence.quorum
         precision = score_precision(*of, rng, _PROFILES * n_ciphertexts)
-        found.append(_Measured(security_of("profiles", MATCHES), precision, "one score"))
+        found.append(ParameterSet(security_of("profiles", MATCHES), precision, "one score"))
     return tuple(found)
 
 
-def _worth(measured: Sequence[_Measured], seed: int) -> list[Number]:
+def _worth(measured: Sequence[ParameterSet], seed: int) -> list[Number]:
     numbers = list[Number]()
     for part in measured:
         what, precision = part.security.what, part.precision
@@ -177,57 +272,6 @@ def _log(evidence: EncryptionEvidence, opened: Sequence[Opened]) -> list[Number]
     ]
 
 
-def _judged(
-    evidence: EncryptionEvidence,
-    measured: Sequence[_Measured],
-    opened: Sequence[Opened],
-) -> tuple[Verdict, str]:
-    totals = [row for row in opened if row.times and not row.of_single_clients]
-    fewest = min((row.fewest for row in totals), default=0)
-    if totals and fewest < (least := evidence.policy.min_contributions):
-        return Verdict.LEAKS, (
-            f"A total of {fewest} clients was decrypted, and the rule is {least} at least."
-        )
-    if why := _leak(evidence, measured):
-        return Verdict.LEAKS, why
-    if not evidence.openings:
-        return Verdict.OPEN, "The run has no log of openings, so nobody knows what was decrypted."
-    clear = _in_the_clear(evidence)
-    done = list[str]()
-    if totals:
-        n = sum(row.times for row in totals)
-        done.append(f"{n:,} totals, each of {fewest} clients or more")
-    if scored := sum(row.n_values for row in opened if row.of_single_clients):
-        done.append(f"{scored:,} scores of profiles, each of one client")
-    refused = sum(row.refused for row in opened)
-    asked = f" {refused:,} requests were refused." if refused else ""
-    what = ", and ".join(done) or "nothing"
-    return Verdict.HOLDS, f"Decrypted by the {evidence.opener}: {what}.{asked}{clear}"
-
-
-def _leak(evidence: EncryptionEvidence, measured: Sequence[_Measured]) -> str:
-    """Return what shows keys or single clients; empty where nothing does."""
-    if any(part.security.bits < LEAST_SECURITY for part in measured):
-        return "The parameters are below 128-bit security: who records may read."
-    if again := answered_again(evidence.openings):
-        return (
-            f"{again} totals or scores were opened for a session, round and name that had one "
-            "already: the difference of two totals shows the clients that are in one of them "
-            "alone, and a second score is a second number of a client's profile."
-        )
-    if any(part.precision.without_error for part in measured):
-        return (
-            "The error of encryption that should hide clients' keys is not there: values come out "
-            "more exactly than it allows."
-        )
-    return ""
-
-
-def _in_the_clear(evidence: EncryptionEvidence) -> str:
-    kinds = ", ".join(evidence.read_by_server)
-    return f" Not encrypted, and read by the server of each client: {kinds}." if kinds else ""
-
-
 def _decrypted(opened: Sequence[Opened], opener: str) -> FindingsTable:
     rows = [
         (
@@ -263,7 +307,7 @@ def _name(use: KeyUse) -> str:
     return f"{what}, epoch {use.epoch}, {use.key_id[:16] or 'unnamed'}"
 
 
-def _parameters(measured: Sequence[_Measured]) -> FindingsTable:
+def _parameters(measured: Sequence[ParameterSet]) -> FindingsTable:
     rows = [_row(part) for part in measured]
     columns = (
         "parameters",
@@ -279,7 +323,7 @@ def _parameters(measured: Sequence[_Measured]) -> FindingsTable:
     return FindingsTable("Parameters", columns, rows, frozenset(weak))
 
 
-def _row(part: _Measured) -> tuple[str, ...]:
+def _row(part: ParameterSet) -> tuple[str, ...]:
     security, precision = part.security, part.precision
     return (
         security.what,

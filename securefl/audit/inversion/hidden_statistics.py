@@ -14,6 +14,7 @@ from securefl.audit.findings import Verdict
 from securefl.audit.inversion.assumptions import Attacker
 from securefl.audit.inversion.image_quality import mean_interval
 from securefl.audit.inversion.rebuilding import Attacked
+from securefl.audit.rules import Rule, always, decided
 from securefl.audit.statistics import Interval
 
 ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
@@ -50,22 +51,85 @@ class HiddenStatistics:
         return self.least.low > 0
 
     @property
-    def verdict(self) -> Verdict:
-        """LEAKS: images are rebuilt, and hiding the statistics changes nothing for certain."""
-        if self.adaptive_gain.low > 0:
-            return Verdict.WEAK if self.protects else Verdict.LEAKS
-        if not self.protects or self.exact_gain.low <= 0:
-            return Verdict.OPEN
-        return Verdict.WEAK if self.adaptive_gain.value > 0 else Verdict.HOLDS
+    def rebuilt(self) -> bool:
+        """True where somebody rebuilds images for certain better than a guess from the label."""
+        return max(self.exact_gain.low, self.adaptive_gain.low) > 0
 
-    def under(self, hidden: Hidden) -> Verdict:
-        """Of a run that hides just this: where updates are, their sum is left, and not attacked."""
-        if hidden is Hidden.UPDATES:
-            return Verdict.OPEN
-        if hidden is Hidden.NOTHING:
-            rebuilt = max(self.exact_gain.low, self.adaptive_gain.low) > 0
-            return Verdict.LEAKS if rebuilt else Verdict.OPEN
-        return self.verdict
+
+_COSTS = "Hiding the statistics costs attackers something, and images are"
+_STILL = f"{_COSTS} still rebuilt, or may be, better than a guess from the label"
+STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.adaptive_gain.low > 0 and not found.protects,
+        "who lacks the statistics rebuilds images for certain better than a guess from the label, "
+        "and lacking them costs nothing for certain",
+        lambda _: (
+            "Sealing the statistics is no protection: who reads a client's gradient rebuilds its "
+            "images without them as well, so seal the model too, or add noise"
+        ),
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: found.adaptive_gain.low > 0,
+        "the same, but lacking them costs every attacker something for certain",
+        lambda _: _STILL,
+    ),
+    Rule(
+        Verdict.OPEN,
+        lambda found: not found.protects,
+        "lacking them costs nothing for certain",
+        lambda _: (
+            "No protection is shown, and nobody without the statistics does better for certain "
+            "than a guess from the label"
+        ),
+    ),
+    Rule(
+        Verdict.OPEN,
+        lambda found: found.exact_gain.low <= 0,
+        "not even who has them does better for certain than the guess",
+        lambda _: f"{_COSTS} not rebuilt for certain even with them",
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: found.adaptive_gain.value > 0,
+        "who lacks them does better than the guess, though not for certain",
+        lambda _: _STILL,
+    ),
+    Rule(
+        Verdict.HOLDS,
+        always,
+        "who lacks them does no better than the guess",
+        lambda _: f"{_COSTS} not rebuilt better than a guess from the label",
+    ),
+)
+"""Rules of a run that seals the statistics alone."""
+
+
+def if_sealed(found: HiddenStatistics) -> str:
+    """Return what sealing the statistics alone would come to, in words."""
+    return decided(STATISTICS_SEALED, found)[1]
+
+
+NOTHING_SEALED: tuple[Rule[HiddenStatistics], ...] = (
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.rebuilt,
+        "somebody rebuilds images for certain better than a guess from the label",
+        if_sealed,
+    ),
+    Rule(Verdict.OPEN, always, "nobody does", if_sealed),
+)
+"""Rules of a run that seals neither statistics nor updates."""
+UPDATES_SEALED: tuple[Rule[HiddenStatistics], ...] = (
+    Rule(Verdict.OPEN, always, "always: sums of clients' updates are not attacked", if_sealed),
+)
+"""Rules of a run of which nobody reads single clients' updates."""
+RULES: Mapping[Hidden, tuple[Rule[HiddenStatistics], ...]] = {
+    Hidden.STATISTICS: STATISTICS_SEALED,
+    Hidden.NOTHING: NOTHING_SEALED,
+    Hidden.UPDATES: UPDATES_SEALED,
+}
 
 
 def protection(attacked: Attacked) -> HiddenStatistics:

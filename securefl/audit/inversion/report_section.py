@@ -13,12 +13,14 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from securefl.audit.findings import FindingsTable, Number, Picture, Section, Verdict
+from securefl.audit.findings import FindingsTable, Number, Picture, Section
 from securefl.audit.inversion.assumptions import Attacker
 from securefl.audit.inversion.gradient_matching import Search
 from securefl.audit.inversion.hidden_statistics import (
+    RULES,
     Hidden,
     HiddenStatistics,
+    if_sealed,
     protection,
     units,
     worst,
@@ -26,6 +28,7 @@ from securefl.audit.inversion.hidden_statistics import (
 from securefl.audit.inversion.image_quality import Images, mean_interval
 from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked
 from securefl.audit.inversion.target import NormalisedBatch, Target
+from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.errors import DataError
 from securefl.report.plots import png
@@ -127,7 +130,7 @@ def inversion_chapter(
     return Section(
         key="inversion",
         title="Gradient inversion with and without BN statistics",
-        verdict=worst([comparison.under(hidden) for _, comparison in compared]),
+        verdict=worst([decided(RULES[hidden], comparison)[0] for _, comparison in compared]),
         words=" ".join([_FIRST[hidden], *_words(compared)]).strip(),
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
@@ -148,27 +151,9 @@ def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]]) -> Iterator[st
         known, best = (_psnr(one.by[name]).value for name in (Attacker.EXACT, found.best))
         guess = _psnr(one.baseline).value
         figures = f"{title(one)}: {best:.0f} dB without them, {known:.0f} with, {guess:.0f} guessed"
-        alike.setdefault(_said(found), []).append(figures)
+        alike.setdefault(if_sealed(found), []).append(figures)
     for said, each in alike.items():
         yield f"{said} ({'; '.join(each)})."
-
-
-def _said(found: HiddenStatistics) -> str:
-    if found.protects:
-        rest = {
-            Verdict.WEAK: "images are still rebuilt, or may be, better than a guess from the label",
-            Verdict.HOLDS: "images are not rebuilt better than a guess from the label",
-        }.get(found.verdict, "images are not rebuilt for certain even with them")
-        return f"Hiding the statistics costs attackers something, and {rest}"
-    if found.verdict is Verdict.LEAKS:
-        return (
-            "Sealing the statistics is no protection: who reads a client's gradient rebuilds its "
-            "images without them as well, so seal the model too, or add noise"
-        )
-    return (
-        "No protection is shown, and nobody without the statistics does better for certain than a "
-        "guess from the label"
-    )
 
 
 def _numbers(one: Attacked, found: HiddenStatistics, seed: int) -> list[Number]:

@@ -1,10 +1,9 @@
 """The chapter on membership: whether somebody can tell who trained, by what they saw.
 
-The verdict. An attack is found where its AUC or its true positive rate at 1 % false positives has a
-probability of less than 5 % under chance, divided by the number of all such tests (Bonferroni).
-None found: the run holds. One found: it is weak. It leaks where an attack that is found has an AUC
-of 0.7 or more, or recognises a tenth of the members at 1 % false positives (ten times chance), by
-the lower end of the interval. With fewer than 30 members or non-members the chapter stays open.
+An attack is found where its AUC or its true positive rate at 1 % false positives has a probability
+of less than 5 % under chance, divided by the number of all such tests (Bonferroni). It is strong
+with an AUC of 0.7 or more, or where it recognises a tenth of the members at 1 % false positives
+(ten times chance), by the lower end of the interval.
 
 ROC curves on logarithmic axes, where few false alarms can be seen (Carlini et al., 2022).
 """
@@ -23,6 +22,7 @@ from securefl.audit.findings import FindingsTable, Number, Picture, Section, Ver
 from securefl.audit.membership.attackers import Attack, SeenModels, attacks
 from securefl.audit.membership.attacks import Shadows
 from securefl.audit.membership.candidates import Candidates, Ints
+from securefl.audit.rules import Rule, always, decided
 from securefl.audit.statistics import (
     FEWEST_FOR,
     Interval,
@@ -42,7 +42,9 @@ KEY, TITLE = "membership", "Membership inference"
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Measured:
+class MeasuredAttack:
+    """What one attack came to on the records that are compared."""
+
     attack: Attack
     roc: Roc
     area: Interval
@@ -53,7 +55,86 @@ class _Measured:
 
     @property
     def strong(self) -> bool:
+        """True where what it finds is more than slight."""
         return self.area.low >= STRONG_AREA or bool(self.rate and self.rate.low >= STRONG_RATE)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What the rules go by."""
+
+    attacks: Sequence[MeasuredAttack]
+    members: int
+    others: int
+    probability: float
+    """Under chance; an attack is found where its own is smaller."""
+
+    @property
+    def alarmed(self) -> Sequence[MeasuredAttack]:
+        """Attacks that are found."""
+        return [each for each in self.attacks if each.chance < self.probability]
+
+    @property
+    def best(self) -> MeasuredAttack:
+        """The attack that chance explains least."""
+        return min(self.attacks, key=lambda each: (each.chance, -each.area.value))
+
+
+def _holds(found: Compared) -> str:
+    visible = least_visible_area(found.members, found.others, found.probability)
+    return (
+        f"None of {len(found.attacks)} attacks told training records from others better than by "
+        f"chance. An attack that picks the training record out of two in {visible:.0%} of the "
+        f"cases (50 % is guessing) would have been noticed with these {found.members} and "
+        f"{found.others} records."
+    )
+
+
+def _told(how: str, best: MeasuredAttack) -> str:
+    words = (
+        f"Who has seen enough can tell {how} which records were trained on. The attack "
+        f"{best.attack.name!r}, open to {best.attack.observer}, picks the training record out of "
+        f"two in {best.area.value:.0%} of the cases (50 % is guessing)."
+    )
+    if best.rate and best.rate.low > 0.01:
+        words += (
+            f" It recognises {best.rate.value:.1%} of the training records while it is wrong about "
+            "one other record in a hundred (1 % is guessing)."
+        )
+    return words
+
+
+RULES: tuple[Rule[Compared], ...] = (
+    Rule(
+        Verdict.OPEN,
+        lambda found: min(found.members, found.others) < FEWEST,
+        f"fewer than {FEWEST} training or test records can be compared",
+        lambda found: (
+            f"Only {found.members} training and {found.others} test records could be compared."
+        ),
+    ),
+    Rule(
+        Verdict.HOLDS,
+        lambda found: not found.alarmed,
+        f"no attack is found: each is likelier than {100 * ALARM:g} % under chance, over all tests "
+        "together; it says which AUC would have been found",
+        _holds,
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: any(each.strong for each in found.alarmed),
+        f"an attack that is found has an AUC of {STRONG_AREA} or more, or a TPR of "
+        f"{100 * STRONG_RATE:g} % at 1 % FPR, by the lower end of its interval",
+        lambda found: _told("clearly", found.best),
+    ),
+    Rule(
+        Verdict.WEAK,
+        always,
+        "an attack is found",
+        lambda found: _told("slightly better than by chance", found.best),
+    ),
+)
 
 
 def membership_chapter(
@@ -78,23 +159,16 @@ def membership_chapter(
     tried = attacks(pool, seen, shadows)
     n_tests = len(tried) * (1 + (others >= FEWEST_FOR[0.01]))
     found = [_measured(attack, chosen, member_S, rng) for attack in tried]
-    alarmed = [each for each in found if each.chance < ALARM / n_tests]
-    best = min(found, key=lambda each: (each.chance, -each.area.value))
     rare, refusal = _rare(found, seed, rng)
-    verdict = _verdict(alarmed, min(members, others))
-    words = {
-        Verdict.OPEN: f"Only {members} training and {others} test records could be compared.",
-        Verdict.HOLDS: _holds(len(tried), members, others, ALARM / n_tests),
-        Verdict.WEAK: _told("slightly better than by chance", best),
-        Verdict.LEAKS: _told("clearly", best),
-    }[verdict]
+    compared = Compared(found, members, others, ALARM / n_tests)
+    verdict, words = decided(RULES, compared)
     return Section(
         KEY,
         TITLE,
         verdict,
         words + _uneven(shadows, chosen, member_S),
         [number for each in found for number in _numbers(each, seed)] + rare,
-        [_table(found, alarmed)],
+        [_table(found, compared.alarmed)],
         [_picture({each.attack.name: each.roc for each in found}, members, others)],
         [*refusal, *_notes(members, others, shadows)],
     )
@@ -102,7 +176,7 @@ def membership_chapter(
 
 def _measured(
     attack: Attack, chosen: Ints, member_S: NDArray[np.bool_], rng: np.random.Generator
-) -> _Measured:
+) -> MeasuredAttack:
     score_S = attack.score_S[chosen]
     scored_S = ~np.isnan(score_S)  # not those of clients that were in no round
     roc = Roc.of(score_S[member_S & scored_S], score_S[~member_S & scored_S])
@@ -110,38 +184,7 @@ def _measured(
     if len(roc.others) >= FEWEST_FOR[0.01]:
         rate = roc.tpr_at(0.01, rng)
         chances.append(chance_of_rate(roc, 0.01))
-    return _Measured(attack, roc, roc.auc(rng), rate, min(chances))
-
-
-def _verdict(alarmed: Sequence[_Measured], fewer: int) -> Verdict:
-    if fewer < FEWEST:
-        return Verdict.OPEN
-    if not alarmed:
-        return Verdict.HOLDS
-    return Verdict.LEAKS if any(each.strong for each in alarmed) else Verdict.WEAK
-
-
-def _holds(n_attacks: int, members: int, others: int, probability: float) -> str:
-    visible = least_visible_area(members, others, probability)
-    return (
-        f"None of {n_attacks} attacks told training records from others better than by chance. An "
-        f"attack that picks the training record out of two in {visible:.0%} of the cases (50 % is "
-        f"guessing) would have been noticed with these {members} and {others} records."
-    )
-
-
-def _told(how: str, best: _Measured) -> str:
-    words = (
-        f"Who has seen enough can tell {how} which records were trained on. The attack "
-        f"{best.attack.name!r}, open to {best.attack.observer}, picks the training record out of "
-        f"two in {best.area.value:.0%} of the cases (50 % is guessing)."
-    )
-    if best.rate and best.rate.low > 0.01:
-        words += (
-            f" It recognises {best.rate.value:.1%} of the training records while it is wrong about "
-            "one other record in a hundred (1 % is guessing)."
-        )
-    return words
+    return MeasuredAttack(attack, roc, roc.auc(rng), rate, min(chances))
 
 
 def _uneven(shadows: Shadows | None, chosen: Ints, member_S: NDArray[np.bool_]) -> str:
@@ -158,7 +201,7 @@ def _uneven(shadows: Shadows | None, chosen: Ints, member_S: NDArray[np.bool_]) 
     )
 
 
-def _numbers(found: _Measured, seed: int) -> list[Number]:
+def _numbers(found: MeasuredAttack, seed: int) -> list[Number]:
     name, method = found.attack.name, found.attack.method
     numbers = [Number.of(f"AUC, {name}", found.area, method, seed)]
     if found.rate:
@@ -167,7 +210,7 @@ def _numbers(found: _Measured, seed: int) -> list[Number]:
 
 
 def _rare(
-    found: Sequence[_Measured], seed: int, rng: np.random.Generator
+    found: Sequence[MeasuredAttack], seed: int, rng: np.random.Generator
 ) -> tuple[list[Number], list[str]]:
     """True positive rates at 0.1 %, or why there are none."""
     try:
@@ -180,7 +223,7 @@ def _rare(
     ], []
 
 
-def _table(found: Sequence[_Measured], alarmed: Sequence[_Measured]) -> FindingsTable:
+def _table(found: Sequence[MeasuredAttack], alarmed: Sequence[MeasuredAttack]) -> FindingsTable:
     rows = [
         (
             each.attack.name,

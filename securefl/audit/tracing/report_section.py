@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from securefl.audit.findings import FindingsTable, Number, Picture, Section, Verdict
+from securefl.audit.rules import Rule, always, decided
 from securefl.audit.statistics import Interval
 from securefl.audit.tracing.differencing import Differenced
 from securefl.audit.tracing.experiment import Others, Release
@@ -63,7 +64,7 @@ def tracing_chapter(
     two_sums = _TwoSums.of(bench.differenced(N), rng)
     run = _run(bench, sent)
     auc = run.auc if run else None
-    verdict, words = judged(sent, auc, two_sums.exact, two_sums.private)
+    verdict, words = decided(RULES, Traced(sent, auc, two_sums.exact, two_sums.private))
     found = {**compared, **two_sums.aucs(sent.client_sigma), **({run.name: run.auc} if run else {})}
     numbers = [
         *(Number.of(name, auc, two_sums.method(name), seed) for name, auc in found.items()),
@@ -210,7 +211,7 @@ class _TwoSums:
         alarming = frozenset(
             i
             for i, auc in ((2, self.exact), (3, self.redrawn), (4, self.private))
-            if level(auc) is not Verdict.HOLDS
+            if told_apart(auc)
         )
         columns = ("asked of the authority", "what it did", "AUC")
         return FindingsTable("Two sums that differ by one client", columns, rows, alarming)
@@ -250,67 +251,107 @@ def _figure(curves: Curves) -> Figure:
 
 NOTICED, PLAIN = 0.6, 0.75
 """Where an AUC's whole interval is above, records are told apart somewhat, or plainly."""
-
-Said = tuple[Verdict, str]
-
 _GUESSING = "of cases (50 % is guessing)"
-_UNREAD: dict[Shown, Said] = {
-    Shown.NOT_SENT: (
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What the rules go by."""
+
+    sent: SentStatistics
+    """What anybody sees of the run's statistics."""
+    run: Interval | None
+    """AUC of records in just that; None where noise of clients is on it."""
+    difference: Interval
+    """AUC in the difference of two totals of it."""
+    noisy: Interval
+    """AUC in such a difference with the clients' noise."""
+
+    @property
+    def auc(self) -> Interval:
+        """The AUC that counts: in what is seen, and with clients' noise in a difference."""
+        return self.noisy if self.run is None else self.run
+
+    @property
+    def each_read(self) -> bool:
+        """True where the server reads statistics of each client, without noise of clients."""
+        return self.run is not None and self.sent.worst is Shown.EACH
+
+    @property
+    def two_sums_show(self) -> bool:
+        """True where two totals that differ by one client show its records."""
+        alone = self.run is not None and self.sent.worst is Shown.TOTALS and self.sent.sigma is None
+        return alone and told_apart(self.difference)
+
+
+def told_apart(auc: Interval) -> bool:
+    """Return whether records are told apart for certain, be it somewhat."""
+    return auc.low > NOTICED
+
+
+def _in_words(found: Traced) -> str:
+    if found.run is None:
+        return (
+            "Each client adds noise to what it sends. Even from the difference of two totals, a "
+            f"reader says in {found.noisy.value:.0%} {_GUESSING} which of two records was in."
+        )
+    apart = f"says in {found.run.value:.0%} {_GUESSING} which of two records was in"
+    if found.each_read:
+        return f"The server reads each client's statistics, and {apart}."
+    words = f"Who reads a total of all clients {apart}."
+    if not found.two_sums_show:
+        return words
+    return (
+        f"{words} But two totals that differ by one client, while the model stays, show that "
+        f"client as if it were in the clear ({found.difference.value:.0%}): the least number of "
+        "clients does not stop that. Noise does."
+    )
+
+
+RULES: tuple[Rule[Traced], ...] = (
+    Rule(
         Verdict.OPEN,
-        (
+        lambda found: found.sent.worst is Shown.NOT_SENT,
+        "no client sends statistics or profiles",
+        lambda _: (
             "No client of this run sends statistics or profiles, so nobody can trace a record in "
             "them. The figures say what they would show."
         ),
     ),
-    Shown.HIDDEN: (
+    Rule(
         Verdict.HOLDS,
-        (
+        lambda found: found.sent.worst is Shown.HIDDEN,
+        "nobody reads what a record could be traced in: of sealed profiles scores alone are opened",
+        lambda _: (
             "Profiles travel encrypted, and only scores of them are opened: nobody reads the "
             "statistics that a record could be traced in."
         ),
     ),
-}
-
-
-def judged(
-    sent: SentStatistics, run: Interval | None, difference: Interval, noisy: Interval
-) -> Said:
-    """A verdict on a run.
-
-    Args:
-        sent: what anybody sees of its statistics.
-        run: how well records are traced in just that; None where noise of clients is on it.
-        difference: how well in the difference of two totals of it.
-        noisy: how well in one with the clients' noise.
-    """
-    if sent.worst in _UNREAD:
-        return _UNREAD[sent.worst]
-    if run is None:
-        return _with_noise(noisy)
-    apart = f"says in {run.value:.0%} {_GUESSING} which of two records was in"
-    if sent.worst is Shown.EACH:
-        alarm = max(level(run), Verdict.WEAK, key=_ALARMS.index)
-        return alarm, f"The server reads each client's statistics, and {apart}."
-    found = level(run), f"Who reads a total of all clients {apart}."
-    if sent.sigma is not None or level(difference) is Verdict.HOLDS:
-        return found
-    return max(found[0], Verdict.WEAK, key=_ALARMS.index), (
-        f"{found[1]} But two totals that differ by one client, while the model stays, show that "
-        f"client as if it were in the clear ({difference.value:.0%}): the least number of clients "
-        "does not stop that. Noise does."
-    )
-
-
-_ALARMS = (Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
-
-
-def level(auc: Interval) -> Verdict:
-    """Of one figure by itself."""
-    return _ALARMS[(auc.low > NOTICED) + (auc.low > PLAIN)]
-
-
-def _with_noise(noisy: Interval) -> Said:
-    return level(noisy), (
-        "Each client adds noise to what it sends. Even from the difference of two totals, a reader "
-        f"says in {noisy.value:.0%} {_GUESSING} which of two records was in."
-    )
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.auc.low > PLAIN,
+        f"the AUC's whole interval is above {PLAIN}: in what the run shows, or with clients' noise "
+        "in the difference of two totals",
+        _in_words,
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: told_apart(found.auc),
+        f"the same is above {NOTICED}",
+        _in_words,
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: found.each_read,
+        "the server reads each client's statistics, without noise of clients",
+        _in_words,
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: found.two_sums_show,
+        f"two totals that differ by one client, without noise, show it with an AUC above {NOTICED}",
+        _in_words,
+    ),
+    Rule(Verdict.HOLDS, always, "records are not told apart for certain", _in_words),
+)

@@ -1,0 +1,43 @@
+"""Rules of verdicts: a section has them in an order, and the first that applies decides.
+
+docs/audit.md shows the same rules as a table (docs/audit_table.py writes it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar, final
+
+from securefl.audit.findings import Verdict
+
+Measured = TypeVar("Measured")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[Measured]):
+    """One verdict of a section, and when the section gets it."""
+
+    verdict: Verdict
+    when: Callable[[Measured], bool]
+    condition: str
+    """The same as `when`, in words for a reader who knows that no earlier rule applies."""
+    words: Callable[[Measured], str]
+    """Sentences of the report."""
+
+
+def always(_measured: object) -> bool:
+    """Return True: the condition of a section's last rule."""
+    return True
+
+
+def deciding(rules: Sequence[Rule[Measured]], measured: Measured) -> Rule[Measured]:
+    """Return the first rule that applies to what was measured; every section's last one does."""
+    return next(rule for rule in rules if rule.when(measured))
+
+
+def decided(rules: Sequence[Rule[Measured]], measured: Measured) -> tuple[Verdict, str]:
+    """Return the verdict on what was measured, and its words."""
+    rule = deciding(rules, measured)
+    return rule.verdict, rule.words(measured)
