@@ -64,28 +64,28 @@ class Measured:
 class Audit:
     """What one run's JSON has."""
 
-    chapters: Mapping[str, Any]
+    sections: Mapping[str, Any]
 
-    def verdict(self, chapter: str) -> str:
+    def verdict(self, section: str) -> str:
         """In one word."""
-        return str(self.chapters[chapter]["verdict"])
+        return str(self.sections[section]["verdict"])
 
-    def numbers(self, chapter: str, begin: str) -> dict[str, Measured]:
+    def numbers(self, section: str, begin: str) -> dict[str, Measured]:
         """All whose names begin so, by the rest of their names."""
         return {
             n["name"].removeprefix(begin): Measured(float(n["value"]), n["low"], n["high"])
-            for n in self.chapters[chapter]["numbers"]
+            for n in self.sections[section]["numbers"]
             if n["name"].startswith(begin)
         }
 
-    def said(self, chapter: str, begin: str, form: str) -> str:
+    def said(self, section: str, begin: str, form: str) -> str:
         """The first of these as text."""
-        found = self.numbers(chapter, begin)
+        found = self.numbers(section, begin)
         return next(iter(found.values())).said(form) if found else "–"
 
-    def rows(self, chapter: str, title: str) -> list[list[str]]:
+    def rows(self, section: str, title: str) -> list[list[str]]:
         """Of the table whose title begins so."""
-        tables = [t for t in self.chapters[chapter]["tables"] if t["title"].startswith(title)]
+        tables = [t for t in self.sections[section]["tables"] if t["title"].startswith(title)]
         return [row for found in tables for row in found["rows"]]
 
 
@@ -132,12 +132,12 @@ def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ruler, *lines))
 
 
-def _judged(title: str, chapter: str) -> Row:
-    return f"**{title}**", lambda audit: f"**{audit.verdict(chapter)}**"
+def _judged(title: str, section: str) -> Row:
+    return f"**{title}**", lambda audit: f"**{audit.verdict(section)}**"
 
 
-def _number(question: str, chapter: str, begin: str, form: str) -> Row:
-    return question, lambda audit: audit.said(chapter, begin, form)
+def _number(question: str, section: str, begin: str, form: str) -> Row:
+    return question, lambda audit: audit.said(section, begin, form)
 
 
 def _bracketed(row: Row, possible: Callable[[Audit], bool]) -> Row:

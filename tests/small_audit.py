@@ -1,4 +1,4 @@
-"""An audit of a few models and steps: all chapters, none of them at length."""
+"""An audit of a few models and steps: all sections, none of them at length."""
 
 from __future__ import annotations
 

@@ -19,20 +19,20 @@ from securefl.audit.bounds.record_canaries import (
     with_canaries,
     with_room,
 )
-from securefl.audit.bounds.report_section import client_test, epsilon_chapter, record_bound
+from securefl.audit.bounds.report_section import client_test, epsilon_section, record_bound
 from securefl.audit.encryption import opened as encryption
-from securefl.audit.encryption.report_section import encryption_chapter
+from securefl.audit.encryption.report_section import encryption_section
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
-from securefl.audit.exposure.report_section import exposure_chapter
+from securefl.audit.exposure.report_section import exposure_section
 from securefl.audit.findings import Findings, Section, Verdict
 from securefl.audit.inversion import report_section as inversion
 from securefl.audit.membership.candidates import candidates
 from securefl.audit.membership.observed_models import observed
-from securefl.audit.membership.report_section import membership_chapter
+from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import in_the_clear, train_shadows
-from securefl.audit.replay import Replay, replayed, tapped
-from securefl.audit.targets import hidden, sent, subject
-from securefl.audit.tracing.report_section import tracing_chapter
+from securefl.audit.replay import Replay, inspect_rounds, replayed
+from securefl.audit.targets import hidden_from_server, inversion_target, sent_statistics
+from securefl.audit.tracing.report_section import tracing_section
 from securefl.build.job import job_of
 from securefl.build.selection import numbers_of
 from securefl.build.training import precision_of
@@ -59,7 +59,7 @@ class AuditEffort:
     """How much is tried."""
 
     name: Literal["quick", "full"]
-    tapped_rounds: int
+    inspected_rounds: int
     """Played again with every byte looked at."""
     shadow_passes: int
     """How many shadow models have not seen each record."""
@@ -121,7 +121,7 @@ def audit_run(
             "who saw what: put a copy back, or make the run anew"
         )
     audits = _Audits(run, trained, effort, seed, on_step or _silent, shipped=task is None)
-    return Findings(run.config.name, effort.name, seed, audits.facts(), tuple(audits.chapters()))
+    return Findings(run.config.name, effort.name, seed, audits.facts(), tuple(audits.sections()))
 
 
 def _thinned(models: Sequence[NamedTensors]) -> list[NamedTensors]:
@@ -209,7 +209,7 @@ class _Audits:
             "that were changed"
         )
 
-    def chapters(self) -> Iterator[Section]:
+    def sections(self) -> Iterator[Section]:
         """In the order of the report; one that cannot be measured says why."""
         for key, title, make in (
             ("exposure", "Who saw what", self._exposure),
@@ -228,15 +228,15 @@ class _Audits:
             self.on_step(title, 1, 1)
 
     def _exposure(self) -> Section:
-        n = self.effort.tapped_rounds
+        n = self.effort.inspected_rounds
         dtype = precision_of(self.task.model)
         job = job_of(self.config, self.task)
         scores = {spec.name: spec.n_values for spec in job.score_sums}
         scores |= {name: 1 for name in numbers_of(job) if name in SCORES}
         leaks = leaks_in(self.evidence, self.replay.ledger, dtype, scores)
-        seen = tapped(self.config, self.task, n)
+        seen = inspect_rounds(self.config, self.task, n)
         noisy = self.config.privacy.level == "record"
-        return exposure_chapter(self.run.ledger, leaks, seen, noisy=noisy)
+        return exposure_section(self.run.ledger, leaks, seen, noisy=noisy)
 
     def _membership(self) -> Section:
         pool = candidates(self.task, np.random.default_rng(self.seed))
@@ -250,13 +250,13 @@ class _Audits:
             on_shadow=self._of("training shadow models"),
         )
         seen = observed(self.config, self.trained, self.replay, pool)
-        return membership_chapter(pool, seen, shadows, seed=self.seed)
+        return membership_section(pool, seen, shadows, seed=self.seed)
 
     def _epsilon(self) -> Section:
         clients = None
         if self.config.privacy.level == "client":
             clients = client_test(self.config, len(self.task.clients), self.seed)
-        return epsilon_chapter(self.config, self.history, self._canaries(), clients, self.seed)
+        return epsilon_section(self.config, self.history, self._canaries(), clients, self.seed)
 
     def _canaries(self) -> OneRunBound:
         canaries = drawn_canaries(self.task.test, self.effort.canaries, self.seed)
@@ -276,21 +276,25 @@ class _Audits:
                 f"gradients were made in {self.config.train.precision}, and this attack is on "
                 "exact ones"
             )
-        attacked = [subject(self.config, "the trained model", self.trained.model, self.task)]
+        attacked = [
+            inversion_target(self.config, "the trained model", self.trained.model, self.task)
+        ]
         if self.effort.name == "full":
-            attacked.append(subject(self.config, "the first model", self.task.model, self.task))
-        return inversion.inversion_chapter(
-            attacked, self.seed, self.effort.inversion, hidden(self.run.ledger)
+            attacked.append(
+                inversion_target(self.config, "the first model", self.task.model, self.task)
+            )
+        return inversion.inversion_section(
+            attacked, self.seed, self.effort.inversion, hidden_from_server(self.run.ledger)
         )
 
     def _tracing(self) -> Section:
         clients = [whole(data, "a client") for data in self.task.clients]
         public, _ = whole(self.task.test, "the test data")
-        return tracing_chapter(
+        return tracing_section(
             self.trained.model,
             (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])),
             public,
-            sent(self.config, self.run.ledger, self.task),
+            sent_statistics(self.config, self.run.ledger, self.task),
             self.seed,
             self.effort.name,
         )
@@ -298,7 +302,7 @@ class _Audits:
     def _encryption(self) -> Section:
         openings = self.evidence.openings
         seen = encryption.EncryptionEvidence(self.config, openings, self.run.ledger)
-        return encryption_chapter(seen, self.seed, self.effort.name)
+        return encryption_section(seen, self.seed, self.effort.name)
 
     def _of(self, what: str) -> Callable[[int, int], None]:
         return lambda done, total: self.on_step(what, done, total)

@@ -1,4 +1,4 @@
-"""What an audit finds: chapters of numbers with their methods, and a verdict in plain words."""
+"""What an audit finds: sections of numbers with their methods, and a verdict in plain words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_BYTES = 2**26
 
 
 class Verdict(StrEnum):
-    """What a chapter comes to."""
+    """What a section comes to."""
 
     HOLDS = "holds"
     """What is claimed was attacked, and stood."""
@@ -105,7 +105,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All chapters of one run's audit."""
+    """All sections of one run's audit."""
 
     run: str
     """The run's name."""
@@ -114,7 +114,7 @@ class Findings:
     seed: int
     facts: Mapping[str, str] = field(default_factory=dict)
     """What was audited: settings, clients, rounds, versions."""
-    chapters: Sequence[Section] = ()
+    sections: Sequence[Section] = ()
 
     def to_json(self) -> bytes:
         """Everything but the pictures; the same findings give the same bytes."""
@@ -123,7 +123,7 @@ class Findings:
             "effort": self.effort,
             "seed": self.seed,
             "facts": dict(self.facts),
-            "chapters": {chapter.key: _chapter(chapter) for chapter in self.chapters},
+            "chapters": {section.key: _section(section) for section in self.sections},
         }
         text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
         # A file's name that is no UTF-8 comes as lone surrogates: \udc80 is JSON's way to say so.
@@ -139,11 +139,11 @@ def holds_findings(path: Path) -> bool:
     return {"run", "effort", "chapters"} <= found.keys()
 
 
-def _chapter(chapter: Section) -> dict[str, Any]:
+def _section(section: Section) -> dict[str, Any]:
     return {
-        "title": chapter.title,
-        "verdict": chapter.verdict,
-        "words": chapter.words,
+        "title": section.title,
+        "verdict": section.verdict,
+        "words": section.words,
         "numbers": [
             {
                 "name": number.name,
@@ -154,7 +154,7 @@ def _chapter(chapter: Section) -> dict[str, Any]:
                 "method": number.method,
                 "seed": number.seed,
             }
-            for number in chapter.numbers
+            for number in section.numbers
         ],
         "tables": [
             {
@@ -163,9 +163,9 @@ def _chapter(chapter: Section) -> dict[str, Any]:
                 "rows": [list(row) for row in t.rows],
                 "alarming": sorted(t.alarming),
             }
-            for t in chapter.tables
+            for t in section.tables
         ],
-        "notes": list(chapter.notes),
+        "notes": list(section.notes),
     }
 
 

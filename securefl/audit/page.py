@@ -36,13 +36,13 @@ def html_page(findings: Findings) -> str:
 
 
 def by_alarm(findings: Findings) -> list[Section]:
-    """The chapters, the most alarming first; among equals as they stand."""
-    return sorted(findings.chapters, key=lambda chapter: list(BADGES).index(chapter.verdict))
+    """The sections, the most alarming first; among equals as they stand."""
+    return sorted(findings.sections, key=lambda section: list(BADGES).index(section.verdict))
 
 
 def worst(findings: Findings) -> Verdict:
-    """The verdict of the whole: that of the most alarming chapter."""
-    return min((c.verdict for c in findings.chapters), key=list(BADGES).index, default=Verdict.OPEN)
+    """The verdict of the whole: that of the most alarming section."""
+    return min((c.verdict for c in findings.sections), key=list(BADGES).index, default=Verdict.OPEN)
 
 
 def in_short(findings: Findings) -> str:
@@ -103,5 +103,5 @@ def _shown(value: Any) -> Any:
 
 
 def _titles(findings: Findings, verdict: Verdict) -> str:
-    found: list[Section] = [c for c in findings.chapters if c.verdict is verdict]
-    return ", ".join(chapter.title for chapter in found)
+    found: list[Section] = [c for c in findings.sections if c.verdict is verdict]
+    return ", ".join(section.title for section in found)

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from securefl.algorithms.algorithm import averaged_tensors, copied
-from securefl.audit.exposure.inspect_bytes import Wiretap
+from securefl.audit.exposure.inspect_bytes import ByteInspector
 from securefl.audit.exposure.sealed_messages import SealedMessages
 from securefl.audit.exposure.views import Leak
 from securefl.audit.membership.shadows import in_the_clear
@@ -68,7 +68,7 @@ class Replay:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Tapped:
+class InspectedRounds:
     """What was seen of a run's first rounds, played again with every byte looked at."""
 
     rounds: int
@@ -150,13 +150,13 @@ def replayed(
     return Replay(models, recorder.updates, tuple(record.ledger.entries))
 
 
-def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
+def inspect_rounds(config: Config, task: Task, n_rounds: int) -> InspectedRounds:
     """The first rounds of a run as they were, encrypted and with every byte looked at."""
     data, batch_size = client_data(config, task)
     identities, keys = Identities.ephemeral(data), KeySet.ephemeral(quorum_of(config))
     plain = PlainChannel(precision_of(task.model))
     weights = client_weights(config, {name: len(of) for name, of in data.items()}, batch_size)
-    tap = Wiretap(config, SealedMessages(keys, identities), plain, weights)
+    tap = ByteInspector(config, SealedMessages(keys, identities), plain, weights)
     record = Record(Ledger(tap=tap))
     rounds = simulated(config, task, keys, identities, record)
     stopped, ended = "", list[Leak]()
@@ -172,7 +172,7 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
         stopped = str(error)
         ended.append(Leak(rounds.round + 1, "all", "the run", f"it does not go on: {error}"))
     written = sum(entry.bytes for entry in record.ledger.entries)
-    return Tapped(rounds.round, [*tap.leaks(), *ended], tap.n_bytes, written, stopped)
+    return InspectedRounds(rounds.round, [*tap.leaks(), *ended], tap.n_bytes, written, stopped)
 
 
 def _received_by(rounds: Rounds, client: str) -> str:

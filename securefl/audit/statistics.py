@@ -131,7 +131,7 @@ def allowed(fpr: float, n_others: int) -> int:
 # scipy has no type information of its own.
 
 
-def chance_of_area(roc: Roc) -> float:
+def p_value_of_area(roc: Roc) -> float:
     """P of so large an AUC under no difference: Mann & Whitney's test, one-sided, with ties."""
     scores = np.concatenate([roc.members, roc.others])
     if (scores == scores[0]).all():
@@ -140,7 +140,7 @@ def chance_of_area(roc: Roc) -> float:
     return float(found.pvalue)
 
 
-def chance_of_rate(roc: Roc, fpr: float) -> float:
+def p_value_of_rate(roc: Roc, fpr: float) -> float:
     """P of so many members above the threshold of so many false alarms under no difference; exact.
 
     Let b be the false alarms that are allowed, and a the members above the (b + 1)th of the others.

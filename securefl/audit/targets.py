@@ -21,7 +21,7 @@ from securefl.task import Task
 from securefl.types import Kind
 
 
-def hidden(ledger: Sequence[Entry]) -> Hidden:
+def hidden_from_server(ledger: Sequence[Entry]) -> Hidden:
     """What the server could not read of single clients; DataError of a ledger that says nothing."""
     if not ledger:
         raise DataError("the run has no ledger, so nobody knows what was hidden")
@@ -31,7 +31,7 @@ def hidden(ledger: Sequence[Entry]) -> Hidden:
     return Hidden.NOTHING if in_clear else Hidden.STATISTICS
 
 
-def subject(config: Config, name: str, model: nn.Module, task: Task) -> Target:
+def inversion_target(config: Config, name: str, model: nn.Module, task: Task) -> Target:
     """Gradient inversion's: the client with most images, under this model.
 
     Raises:
@@ -56,7 +56,7 @@ def subject(config: Config, name: str, model: nn.Module, task: Task) -> Target:
             return Target(*about, NormalisedBatch.BATCH)
 
 
-def sent(config: Config, ledger: Sequence[Entry], task: Task) -> SentStatistics:
+def sent_statistics(config: Config, ledger: Sequence[Entry], task: Task) -> SentStatistics:
     """Tracing's: which statistics of clients the ledger has, and in which form."""
     table, sealed = config.privacy, sealed_kinds(config)
     sizes = [len(samples(data, "a client")) for data in task.clients]

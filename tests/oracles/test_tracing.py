@@ -30,7 +30,7 @@ from securefl.audit.tracing.likelihood import (
     impossible,
     private_limit,
 )
-from securefl.audit.tracing.report_section import RULES, Traced, tracing_chapter
+from securefl.audit.tracing.report_section import RULES, Traced, tracing_section
 from securefl.audit.tracing.seen_layers import SeenLayers, seen_by_batch_norm, seen_by_profiles
 from securefl.audit.tracing.setup import SentStatistics, Shown
 from securefl.audit.tracing.traceable import (
@@ -341,23 +341,23 @@ def test_verdicts(sent, auc, difference, verdict):
 
 
 @pytest.mark.slow
-def test_the_chapter_is_the_same_for_the_same_seed(monkeypatch):
+def test_the_section_is_the_same_for_the_same_seed(monkeypatch):
     """And names what was measured; the model is left as it was."""
     monkeypatch.setitem(setup.EFFORTS, "quick", setup.Effort(80, (4, 16), 600, 600))
     model = build_model("mlp", "batch", in_channels=1, n_features=64, n_classes=10, seed=0)
     pool = SPLIT.train_x, SPLIT.train_y
-    chapters = [tracing_chapter(model, pool, SPLIT.test_x, SENT, 3) for _ in range(2)]
-    one, two = (Findings("run", "quick", 3, {}, [c]).to_json() for c in chapters)
+    sections = [tracing_section(model, pool, SPLIT.test_x, SENT, 3) for _ in range(2)]
+    one, two = (Findings("run", "quick", 3, {}, [c]).to_json() for c in sections)
     assert one == two
-    found = {number.name: number.value for number in chapters[0].numbers}
+    found = {number.name: number.value for number in sections[0].numbers}
     assert found["AUC, a profile of 16"] > 0.8
     assert any(name.startswith("AUC, this run: all BN layers' statistics") for name in found)
-    assert chapters[0].verdict is Verdict.WEAK
-    assert chapters[0].pictures[0].png.startswith(b"\x89PNG")
+    assert sections[0].verdict is Verdict.WEAK
+    assert sections[0].pictures[0].png.startswith(b"\x89PNG")
     assert model.training
 
 
-def test_a_chapter_of_too_few_records_is_refused():
+def test_a_section_of_too_few_records_is_refused():
     pool = SPLIT.train_x[:24], SPLIT.train_y[:24]
     with pytest.raises(DataError, match="50% of it at most"):
-        tracing_chapter(model_of("mlp"), pool, SPLIT.test_x, SENT, 0)
+        tracing_section(model_of("mlp"), pool, SPLIT.test_x, SENT, 0)

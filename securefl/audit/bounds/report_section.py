@@ -1,4 +1,4 @@
-"""The chapter on ε: what the accountant promises at most beside what canaries show at least.
+"""The section on ε: what the accountant promises at most beside what canaries show at least.
 
 The claim is refuted where a lower bound exceeds it, or where the noise of a round is less than the
 settings promise. Each of these tests alarms with a probability of 5 % divided by their number, if
@@ -228,7 +228,7 @@ RULES: tuple[Rule[Bounded], ...] = (
 )
 
 
-def epsilon_chapter(
+def epsilon_section(
     config: Config,
     history: History,
     records: OneRunBound | None,

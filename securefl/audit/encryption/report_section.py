@@ -1,4 +1,4 @@
-"""The chapter on encryption: how strong, how exact, and what was decrypted by whom."""
+"""The section on encryption: how strong, how exact, and what was decrypted by whom."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ RULES: tuple[Rule[Encrypted], ...] = (
 _TITLE = "What was encrypted, and who decrypted what?"
 
 
-def encryption_chapter(
+def encryption_section(
     evidence: EncryptionEvidence, seed: int, effort: Literal["quick", "full"] = "quick"
 ) -> Section:
     """What the run's parameters are worth, and what its log says was decrypted.
@@ -358,6 +358,6 @@ def _notes(evidence: EncryptionEvidence) -> list[str]:
     if pairs := differing_by_one(evidence.openings):
         notes.append(
             f"{pairs} pairs of groups differ by one client: where nothing else changes between "
-            "their totals, the difference is that client's. See the chapter on tracing."
+            "their totals, the difference is that client's. See the section on tracing."
         )
     return notes

@@ -26,7 +26,7 @@ from securefl.audit.exposure.opened_messages import (
     require_profile,
 )
 from securefl.audit.exposure.sealed_messages import SealedMessages, too_alike
-from securefl.audit.exposure.unaggregated import SentToAll, singled_out
+from securefl.audit.exposure.unaggregated import SentValues, unaggregated
 from securefl.audit.exposure.views import Leak
 from securefl.build.exchange import is_blind, sealed_kinds
 from securefl.build.training import equal_weight
@@ -56,7 +56,7 @@ from securefl.types import Kind, NamedTensors, Plan
 
 @final
 @dataclass(slots=True)
-class Wiretap:
+class ByteInspector:
     """Inspects a run's messages; `Ledger.tap` of it."""
 
     config: Config
@@ -96,7 +96,9 @@ class Wiretap:
     """Digest of what profiles are made under in the round that goes on, by the unit."""
     _unit: float = 1.0
     """Unit of profiles that a client was told last."""
-    _sent: dict[tuple[int, str], list[SentToAll]] = field(default_factory=lambda: defaultdict(list))
+    _sent: dict[tuple[int, str], list[SentValues]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     """By round and name, what clients sent to be added up."""
     _gains: dict[str, Values | float] = field(default_factory=dict)
     """Of this round's messages, by name, where they are sealed."""
@@ -164,7 +166,7 @@ class Wiretap:
         if n != whole or n < entry.n_values:
             return f"{n} values, {min(whole, entry.n_values)} are written down"
         flat = torch.cat([value.detach().reshape(-1).double() for value in tensors.values()])
-        return self._singled_out(entry, flat.cpu().numpy())
+        return self._unaggregated(entry, flat.cpu().numpy())
 
     def _total(self, entry: Entry, content: bytes) -> str:
         if entry.kind is Kind.PROFILES:
@@ -174,20 +176,20 @@ class Wiretap:
         if len(content) != 8 * entry.n_values + BOOKKEEPING_BYTES:
             return "more than a total, its weight and its count"
         values = np.frombuffer(content[:-BOOKKEEPING_BYTES])
-        return self._singled_out(entry, self._without_gains(entry, values))
+        return self._unaggregated(entry, self._without_gains(entry, values))
 
     def _sealed_total(self, entry: Entry, content: bytes) -> str:
         about = entry.round, entry.name
         names = self._listed.get(about, [])
         total = self._blind[about] = BlindTotal.from_bytes(content, names)
         values = self.sealed.for_clients(self._about[about], total, names)
-        return self._singled_out(entry, self._without_gains(entry, values))
+        return self._unaggregated(entry, self._without_gains(entry, values))
 
-    def _singled_out(self, entry: Entry, values: Values) -> str:
+    def _unaggregated(self, entry: Entry, values: Values) -> str:
         about = entry.round, entry.name
         if entry.exchange == 0:  # the model as the round before has left it
             about = entry.round - 1, f"update/{entry.kind}"
-        one = singled_out(values, self._sent.get(about, ()))
+        one = unaggregated(values, self._sent.get(about, ()))
         return f"it is {one}'s own values, and no mean" if one else ""
 
     def _from_client(self, entry: Entry, message: bytes) -> str:
@@ -287,7 +289,7 @@ class Wiretap:
 
     def _counted(self, entry: Entry, values: Values, weight: float) -> str:
         """A client counts by its share of the samples, as often as it was drawn, or like all."""
-        self._sent[entry.round, entry.name].append(SentToAll(entry.sender, values, weight))
+        self._sent[entry.round, entry.name].append(SentValues(entry.sender, values, weight))
         times = weight / self.weights[entry.sender]
         if times > 0.5 and abs(times - round(times)) < CONTRIBUTION_ERROR * round(times) / weight:
             return ""

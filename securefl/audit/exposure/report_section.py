@@ -8,7 +8,7 @@ from typing import final
 
 from securefl.audit.exposure.views import OUTSIDER, Field, Leak, PartyView, Shows, views
 from securefl.audit.findings import FindingsTable, Number, Section, Verdict
-from securefl.audit.replay import Tapped
+from securefl.audit.replay import InspectedRounds
 from securefl.audit.rules import Rule, always, decided
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
@@ -123,25 +123,29 @@ RULES: tuple[Rule[Exposed], ...] = (
 )
 
 
-def exposure_chapter(
-    ledger: Sequence[Entry], leaks: Sequence[Leak], tapped: Tapped, *, noisy: bool = False
+def exposure_section(
+    ledger: Sequence[Entry],
+    leaks: Sequence[Leak],
+    inspected: InspectedRounds,
+    *,
+    noisy: bool = False,
 ) -> Section:
-    """Of the run's ledger, of what its folder shows to be wrong, and of the tapped rounds.
+    """Of the run's ledger, of what its folder shows to be wrong, and of the inspected rounds.
 
     `noisy` where each client adds all of its noise itself (privacy of records).
     """
     found = views(ledger)
-    verdict, words = decided(RULES, Exposed(found, [*leaks, *tapped.leaks], noisy=noisy))
+    verdict, words = decided(RULES, Exposed(found, [*leaks, *inspected.leaks], noisy=noisy))
     return Section(
         "exposure",
         "Who saw what",
         verdict,
         words,
-        tuple(_numbers(ledger, found, leaks, tapped)),
-        (*_leak_tables([*leaks, *tapped.leaks]), *map(_table, _distinct(found))),
+        tuple(_numbers(ledger, found, leaks, inspected)),
+        (*_leak_tables([*leaks, *inspected.leaks]), *map(_table, _distinct(found))),
         notes=(
-            *_stopped(tapped),
-            _tapped(tapped),
+            *_stopped(inspected),
+            _inspected(inspected),
             *([_CARDS] if any(entry.kind is Kind.CARDS for entry in ledger) else []),
             _NOT_SEEN_OUTSIDE,
             _NOT_LOOKED_FOR,
@@ -149,21 +153,24 @@ def exposure_chapter(
     )
 
 
-def _tapped(tapped: Tapped) -> str:
+def _inspected(inspected: InspectedRounds) -> str:
     return (
-        f"Byte by byte, {tapped.rounds} rounds were looked at, played again; of all others, and of "
-        "what officers answer, only what the folder's files say."
+        f"Byte by byte, {inspected.rounds} rounds were looked at, played again; of all others, and "
+        "of what officers answer, only what the folder's files say."
     )
 
 
-def _stopped(tapped: Tapped) -> tuple[str, ...]:
-    if not tapped.stopped:
+def _stopped(inspected: InspectedRounds) -> tuple[str, ...]:
+    if not inspected.stopped:
         return ()
-    return (f"Played again, the run ended after {tapped.rounds} rounds: {tapped.stopped}",)
+    return (f"Played again, the run ended after {inspected.rounds} rounds: {inspected.stopped}",)
 
 
 def _numbers(
-    ledger: Sequence[Entry], found: Sequence[PartyView], leaks: Sequence[Leak], tapped: Tapped
+    ledger: Sequence[Entry],
+    found: Sequence[PartyView],
+    leaks: Sequence[Leak],
+    inspected: InspectedRounds,
 ) -> Iterator[Number]:
     total = sum(entry.bytes for entry in ledger)
     own = sum(view.bytes for view in found if view.party != OUTSIDER)
@@ -178,9 +185,9 @@ def _numbers(
         len(leaks),
         "ledger, log of openings, metrics, incidents and files against what the settings plan",
     )
-    how = f"the first {tapped.rounds} rounds played again, every message opened and compared"
-    yield Number("leaks on the wire", len(tapped.leaks), how)
-    share = tapped.seen_bytes / tapped.ledger_bytes if tapped.ledger_bytes else 1.0
+    how = f"the first {inspected.rounds} rounds played again, every message opened and compared"
+    yield Number("leaks on the wire", len(inspected.leaks), how)
+    share = inspected.seen_bytes / inspected.ledger_bytes if inspected.ledger_bytes else 1.0
     yield Number("wire bytes seen of those written down", share, how, unit="%")
 
 

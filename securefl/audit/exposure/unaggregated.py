@@ -16,7 +16,7 @@ _SAME = 1e-4
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class SentToAll:
+class SentValues:
     """One client's contribution."""
 
     client: str
@@ -24,7 +24,7 @@ class SentToAll:
     weight: float
 
 
-def singled_out(told: Values, sent: Sequence[SentToAll]) -> str:
+def unaggregated(told: Values, sent: Sequence[SentValues]) -> str:
     """The client whose values these are, where their mean is something else; empty where none."""
     alike = [one for one in sent if len(one.values) == len(told)]
     if len(alike) < 2:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from securefl.audit.inversion.recover_bn_statistics import given_away
+from securefl.audit.inversion.recover_bn_statistics import recovered_statistics
 from securefl.audit.inversion.victim_gradient import Assumed, Gradient, Statistics, batch_gradient
 from securefl.norms.find import BatchNorm, batch_norm_layers
 
@@ -32,7 +32,7 @@ class Attacker(StrEnum):
     JOINT = "joint"
     """Nothing, but they are variables beside the pixels (or follow from them: BATCH)."""
     DERIVED = "derived"
-    """What the gradient gives away of them (`given_away`); the rest is left free."""
+    """What the gradient gives away of them (`recovered_statistics`); the rest is left free."""
     FIRST_LAYER = "first layer"
     """Nothing: the inputs are read off the first linear layer (`first_layer`)."""
 
@@ -82,7 +82,9 @@ def derived(model: nn.Module, gradients: Gradient, x: Tensor, start: Beliefs) ->
     """What each of N gradients gives away; `start`, left free, where it says nothing."""
     found = freed(start)
     n = len(next(iter(gradients.values())))
-    told = [given_away(model, {k: v[i] for k, v in gradients.items()}, x) for i in range(n)]
+    told = [
+        recovered_statistics(model, {k: v[i] for k, v in gradients.items()}, x) for i in range(n)
+    ]
     for name in told[0]:
         ratio_NC = torch.stack([one[name].ratio_C for one in told])
         log_NC = torch.stack([one[name].sigma_C for one in told]).log()

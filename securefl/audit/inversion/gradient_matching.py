@@ -147,7 +147,7 @@ class _Problem:
             name: p.detach() for name, p in seen.model.named_parameters() if name in seen.gradients
         }
         self.y_PB = repeated(seen.y_NB)
-        self.targets = {name: repeated(g) for name, g in seen.gradients.items()}
+        self.observed = {name: repeated(g) for name, g in seen.gradients.items()}
         self.beliefs: dict[str, tuple[Tensor, ...]] = {
             name: (
                 repeated(belief.ratio_NC),
@@ -192,7 +192,7 @@ class _Problem:
         return x.detach(), self._objectives(x, moves).detach().nan_to_num(math.inf)
 
     def _objectives(self, x: Tensor, moves: Moves) -> Tensor:
-        common = (self.y_PB, self.mean_PBD, self.targets, self.beliefs)
+        common = (self.y_PB, self.mean_PBD, self.observed, self.beliefs)
         assumed = (self._paced(moves), self.known, self.totals)
         found: Tensor = vmap(self._objective)(x, *common, *assumed)
         return found
@@ -206,7 +206,7 @@ class _Problem:
         x: Tensor,
         y_B: Tensor,
         mean_BD: Tensor,
-        target: Gradient,
+        observed: Gradient,
         beliefs: Mapping[str, tuple[Tensor, ...]],
         moves: Moves,
         known: Statistics,
@@ -218,7 +218,7 @@ class _Problem:
         }
         assumed = Assumed(given, totals)
         gradient, own = batch_gradient(self.seen.model, self.parameters, x, y_B, assumed)
-        found = cosine_distance(gradient, target)
+        found = cosine_distance(gradient, observed)
         for name, (mu_C, var_C) in known.items():
             at_C = var_C + self.eps[name]
             far_C = (own[name][0] - mu_C).square() / at_C
@@ -227,12 +227,12 @@ class _Problem:
         return found + PRIOR * ((off_BD @ self.seen.prior.precision_DD) * off_BD).mean()
 
 
-def cosine_distance(gradient: Gradient, target: Gradient) -> Tensor:
-    """1 - cos of the angle between all of both; 1 where the target is zero."""
-    dot = torch.stack([(gradient[name] * target[name]).sum() for name in target]).sum()
+def cosine_distance(gradient: Gradient, observed: Gradient) -> Tensor:
+    """1 - cos of the angle between all of both; 1 where the observed is zero."""
+    dot = torch.stack([(gradient[name] * observed[name]).sum() for name in observed]).sum()
     squares = [
-        torch.stack([side[name].square().sum() for name in target]).sum()
-        for side in (gradient, target)
+        torch.stack([side[name].square().sum() for name in observed]).sum()
+        for side in (gradient, observed)
     ]
     return 1 - dot * torch.rsqrt(squares[0] * squares[1] + 1e-30)
 

@@ -18,7 +18,7 @@ from securefl.audit.rules import Rule, always, decided
 from securefl.audit.statistics import Interval
 
 ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
-"""From the best to the worst, of those that a chapter unites."""
+"""From the best to the worst, of those that a section unites."""
 
 
 class Hidden(StrEnum):
@@ -32,7 +32,7 @@ class Hidden(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class HiddenStatistics:
-    """PSNR, in dB, of one subject at one size of mini-batches."""
+    """PSNR, in dB, of one target at one size of mini-batches."""
 
     best: Attacker
     """Of those who do not know the statistics, the one of the highest mean."""

@@ -49,9 +49,9 @@ class Rebuilt:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Attacked:
-    """One subject at one size of mini-batches."""
+    """One target at one size of mini-batches."""
 
-    subject: Target
+    target: Target
     batch: int
     originals: Images
     baseline: Rebuilt
@@ -59,45 +59,45 @@ class Attacked:
     by: Mapping[Attacker, Rebuilt]
 
 
-def attacked(subject: Target, n: int, batch: int, search: Search, seed: int) -> Attacked:
+def attacked(target: Target, n: int, batch: int, search: Search, seed: int) -> Attacked:
     """All attacks on n mini-batches; the same seed gives the same images.
 
     All have the same model, gradients, labels, public images, starts and steps.
     """
-    resting = copy.deepcopy(subject.model).cpu().eval()  # dropout is nobody's to know
-    subject = replace(subject, model=resting)
+    resting = copy.deepcopy(target.model).cpu().eval()  # dropout is nobody's to know
+    target = replace(target, model=resting)
     rng = torch.Generator().manual_seed(seed)
-    batches = mini_batches(subject, n, batch, rng)
-    seen = _seen(subject, batches)
-    shape = (len(batches.x_NB) * batch, *subject.picture_shape())
+    batches = mini_batches(target, n, batch, rng)
+    seen = _seen(target, batches)
+    shape = (len(batches.x_NB) * batch, *target.picture_shape())
     originals = _array(batches.x_NB, shape)
 
     def scored(x_NB: Tensor) -> Rebuilt:
         return _scored(originals, _array(x_NB, shape), len(batches.x_NB))
 
     found = {}
-    for attacker in attackers(subject, batches):
+    for attacker in attackers(target, batches):
         start = torch.Generator().manual_seed(seed + 1)
-        found[attacker] = scored(_rebuilt(attacker, subject, batches, seen, search, start))
+        found[attacker] = scored(_rebuilt(attacker, target, batches, seen, search, start))
     mean_NBD = seen.prior.mean_KD[batches.y_NB]
-    return Attacked(subject, batch, originals, scored(mean_NBD), found)
+    return Attacked(target, batch, originals, scored(mean_NBD), found)
 
 
-def attackers(subject: Target, batches: MiniBatches) -> list[Attacker]:
+def attackers(target: Target, batches: MiniBatches) -> list[Attacker]:
     """Those that there are, for some need a bias, a linear layer, or constant statistics.
 
     The running statistics are no case of their own where they are the exact ones, or fresh.
     """
     found = [Attacker.EXACT, Attacker.NONE, Attacker.PUBLIC, Attacker.JOINT]
     batch = batches.y_NB.shape[1]
-    known, others = running(subject.model), (batches.exact, fresh(subject.model))
+    known, others = running(target.model), (batches.exact, fresh(target.model))
     if known and not any(_same(known, other) for other in others):
         found.insert(1, Attacker.POPULATION)
-    if subject.normalised is NormalisedBatch.GIVEN:
+    if target.normalised is NormalisedBatch.GIVEN:
         found.append(Attacker.DERIVED)
-    rank_one = batch == 1 and subject.normalised is not NormalisedBatch.BATCH
-    if (rank_one or subject.normalised is NormalisedBatch.GIVEN) and first_linear(
-        subject.model, batches.x_NB[0]
+    rank_one = batch == 1 and target.normalised is not NormalisedBatch.BATCH
+    if (rank_one or target.normalised is NormalisedBatch.GIVEN) and first_linear(
+        target.model, batches.x_NB[0]
     ):
         found.append(Attacker.FIRST_LAYER)
     return found
@@ -111,52 +111,50 @@ def _same(known: Statistics, other: Statistics) -> bool:
     )
 
 
-def _seen(subject: Target, batches: MiniBatches) -> SeenGradient:
-    x, y = subject.public
-    n_classes = int(max(y.max(), subject.client[1].max())) + 1
+def _seen(target: Target, batches: MiniBatches) -> SeenGradient:
+    x, y = target.public
+    n_classes = int(max(y.max(), target.client[1].max())) + 1
     prior = Prior.of(x, y, n_classes)
-    shape = subject.client[0].shape[1:]
-    return SeenGradient(
-        subject.model, batches.gradients, batches.y_NB, shape, prior, batches.totals
-    )
+    shape = target.client[0].shape[1:]
+    return SeenGradient(target.model, batches.gradients, batches.y_NB, shape, prior, batches.totals)
 
 
 def _rebuilt(
     attacker: Attacker,
-    subject: Target,
+    target: Target,
     batches: MiniBatches,
     seen: SeenGradient,
     search: Search,
     rng: torch.Generator,
 ) -> Tensor:
     if attacker is Attacker.FIRST_LAYER:
-        return _read_off(subject, batches, seen, rng)
-    beliefs = _beliefs(attacker, subject, batches)
-    by_batch = subject.normalised is NormalisedBatch.BATCH
+        return _read_off(target, batches, seen, rng)
+    beliefs = _beliefs(attacker, target, batches)
+    by_batch = target.normalised is NormalisedBatch.BATCH
     known = batches.exact if by_batch and attacker is Attacker.EXACT else None
     return match(seen, beliefs, search, rng, known)
 
 
-def _beliefs(attacker: Attacker, subject: Target, batches: MiniBatches) -> Beliefs:
-    model, n = subject.model, len(batches.y_NB)
-    own = subject.normalised is NormalisedBatch.BATCH
+def _beliefs(attacker: Attacker, target: Target, batches: MiniBatches) -> Beliefs:
+    model, n = target.model, len(batches.y_NB)
+    own = target.normalised is NormalisedBatch.BATCH
     if own and attacker in (Attacker.EXACT, Attacker.JOINT):
         return {}
     if attacker is Attacker.EXACT:
         return fixed(model, batches.exact, n)
     if attacker in (Attacker.POPULATION, Attacker.NONE):
         return fixed(model, (running if attacker is Attacker.POPULATION else fresh)(model), n)
-    public = fixed(model, measured(model, subject.public[0]), n)
+    public = fixed(model, measured(model, target.public[0]), n)
     if attacker is Attacker.DERIVED:
-        return derived(model, batches.gradients, subject.public[0][:2], public)
+        return derived(model, batches.gradients, target.public[0][:2], public)
     return freed(public) if attacker is Attacker.JOINT else public
 
 
 def _read_off(
-    subject: Target, batches: MiniBatches, seen: SeenGradient, rng: torch.Generator
+    target: Target, batches: MiniBatches, seen: SeenGradient, rng: torch.Generator
 ) -> Tensor:
     """By the first layer alone; where that fails, the mean public image."""
-    name = first_linear(subject.model, batches.x_NB[0])
+    name = first_linear(target.model, batches.x_NB[0])
     n, batch = batches.y_NB.shape
     mean_D = seen.prior.mean_KD.mean(0)
     found = mean_D.expand(n, batch, -1).clone()

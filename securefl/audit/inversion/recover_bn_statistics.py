@@ -28,7 +28,7 @@ SMALLEST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class GivenAway:
+class RecoveredStatistics:
     """Of one BN layer; NaN where the gradient does not tell."""
 
     ratio_C: Tensor
@@ -37,7 +37,9 @@ class GivenAway:
     """√(σ² + ε)."""
 
 
-def given_away(model: nn.Module, gradient: Gradient, x: Tensor) -> Mapping[str, GivenAway]:
+def recovered_statistics(
+    model: nn.Module, gradient: Gradient, x: Tensor
+) -> Mapping[str, RecoveredStatistics]:
     """What one mini-batch's gradient tells of the constants that its BN layers were given.
 
     Args:
@@ -55,7 +57,7 @@ def given_away(model: nn.Module, gradient: Gradient, x: Tensor) -> Mapping[str, 
 
 def _solved(
     model: nn.Module, gradient: Gradient, front: str, name: str, layer: BatchNorm
-) -> GivenAway:
+) -> RecoveredStatistics:
     gamma_C = layer.weight.detach()
     shift_C, slope_C = gradient[f"{name}.bias"], gradient[f"{name}.weight"]
     weight = model.get_parameter(f"{front}.weight").detach()
@@ -66,7 +68,7 @@ def _solved(
         product_C = product_C + model.get_parameter(f"{front}.bias").detach() * bias_gradient_C
         sigma_C = _divided(gamma_C * shift_C, bias_gradient_C)
         sigma_C = torch.where(sigma_C >= layer.eps**0.5, sigma_C, torch.nan)
-    return GivenAway(_divided(_divided(product_C, gamma_C) - slope_C, shift_C), sigma_C)
+    return RecoveredStatistics(_divided(_divided(product_C, gamma_C) - slope_C, shift_C), sigma_C)
 
 
 def _divided(over_C: Tensor, under_C: Tensor) -> Tensor:

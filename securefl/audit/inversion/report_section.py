@@ -1,4 +1,4 @@
-"""The chapter on gradient inversion: does hiding BN's statistics protect the images?
+"""The section on gradient inversion: does hiding BN's statistics protect the images?
 
 Originals, and below each what every attacker made of it.
 """
@@ -103,28 +103,28 @@ QUICK = InversionEffort(8, 8, Search(steps=300, restarts=2))
 FULL = InversionEffort(16, 8, Search(steps=1500, restarts=4))
 
 
-def inversion_chapter(
-    subjects: Sequence[Target],
+def inversion_section(
+    targets: Sequence[Target],
     seed: int,
     effort: InversionEffort = QUICK,
     hidden: Hidden = Hidden.STATISTICS,
 ) -> Section:
-    """All attackers on mini-batches of 1 and of 8 of each subject; 1 only where it can be trained.
+    """All attackers on mini-batches of 1 and of 8 of each target; 1 only where it can be trained.
 
     The verdict is of a run that hides what `hidden` says.
 
     Raises:
-        DataError: no subject, fewer than eight images, or a model without BN.
+        DataError: no target, fewer than eight images, or a model without BN.
     """
-    if not subjects:
+    if not targets:
         raise DataError("gradient inversion: no model was given to attack")
     found = [
         attacked(
-            subject, effort.images if batch == 1 else effort.batches, batch, effort.search, seed
+            target, effort.images if batch == 1 else effort.batches, batch, effort.search, seed
         )
-        for subject in subjects
+        for target in targets
         for batch in BATCHES
-        if batch > 1 or subject.normalised is not NormalisedBatch.BATCH
+        if batch > 1 or target.normalised is not NormalisedBatch.BATCH
     ]
     compared = [(one, protection(one)) for one in found]
     return Section(
@@ -135,13 +135,13 @@ def inversion_chapter(
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
         pictures=[rebuilt_picture(title(one), one) for one in found],
-        notes=_notes(subjects),
+        notes=_notes(targets),
     )
 
 
 def title(one: Attacked) -> str:
     """Whose images, in mini-batches of how many."""
-    return f"{one.subject.name}, mini-batches of {one.batch}"
+    return f"{one.target.name}, mini-batches of {one.batch}"
 
 
 def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]]) -> Iterator[str]:
@@ -204,16 +204,16 @@ def _plain(found: Interval) -> str:
     return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
-def _notes(subjects: Sequence[Target]) -> list[str]:
+def _notes(targets: Sequence[Target]) -> list[str]:
     found = [*COMMON_NOTES]
-    if any(s.normalised is NormalisedBatch.GIVEN for s in subjects):
+    if any(s.normalised is NormalisedBatch.GIVEN for s in targets):
         found.append(
             "Constant statistics can be computed from the gradients for γ, β, weight and bias of "
             "the layers around them (attacker 'derived'), and a first linear layer behind which a "
             "ReLU is off shows its inputs, whatever the statistics (attacker 'first layer', "
             "after SPEAR, Dimitrov et al. 2024)."
         )
-    if any(s.normalised is NormalisedBatch.POOLED for s in subjects):
+    if any(s.normalised is NormalisedBatch.POOLED for s in targets):
         found.append(
             "FedTAN's gradient is attacked as it is: the gradients for the pooled statistics "
             "follow from the sums of all clients' gradients for γ and β, which the server sees "
@@ -224,7 +224,7 @@ def _notes(subjects: Sequence[Target]) -> list[str]:
             "'exact' also where each client's are sealed. With exchange.blind it cannot read them, "
             "and has what the update gives away of them."
         )
-    if any(s.normalised is NormalisedBatch.BATCH for s in subjects):
+    if any(s.normalised is NormalisedBatch.BATCH for s in targets):
         found.append(
             "Where BN of the mini-batch itself stands right behind the first linear layer, the "
             "gradient is the same for images that are all shifted alike: their mean is in the "

@@ -100,36 +100,36 @@ class MiniBatches:
     """FedTAN's; empty otherwise."""
 
 
-def mini_batches(subject: Target, n: int, batch: int, rng: torch.Generator) -> MiniBatches:
+def mini_batches(target: Target, n: int, batch: int, rng: torch.Generator) -> MiniBatches:
     """At most n mini-batches of the client's images, no image twice, and their gradients.
 
     Raises:
         DataError: fewer images than one mini-batch, or a batch that cannot be normalised.
     """
-    x, y = subject.client
+    x, y = target.client
     n = min(n, len(x) // batch)
-    if not n or (batch < 2 and subject.normalised is NormalisedBatch.BATCH):
-        raise DataError(f"{subject.name}: no mini-batch of {batch} of {len(x)} images")
+    if not n or (batch < 2 and target.normalised is NormalisedBatch.BATCH):
+        raise DataError(f"{target.name}: no mini-batch of {batch} of {len(x)} images")
     drawn = torch.randperm(len(x), generator=rng)[: n * batch]
     x_NB, y_NB = x[drawn].unflatten(0, (n, batch)), y[drawn].unflatten(0, (n, batch))
-    seen = [_seen(subject, one_x, one_y) for one_x, one_y in zip(x_NB, y_NB, strict=True)]
+    seen = [_seen(target, one_x, one_y) for one_x, one_y in zip(x_NB, y_NB, strict=True)]
     gradients = {name: torch.stack([g[name] for g, _, _ in seen]) for name in seen[0][0]}
     return MiniBatches(
         x_NB, y_NB, gradients, _stacked([s for _, s, _ in seen]), _stacked([t for _, _, t in seen])
     )
 
 
-def _seen(subject: Target, x: Tensor, y: Tensor) -> tuple[Gradient, Statistics, Statistics]:
+def _seen(target: Target, x: Tensor, y: Tensor) -> tuple[Gradient, Statistics, Statistics]:
     """The gradient of one mini-batch, the statistics that normalised it, and FedTAN's totals."""
-    model = subject.model
+    model = target.model
     parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    if subject.normalised is NormalisedBatch.BATCH:
+    if target.normalised is NormalisedBatch.BATCH:
         gradient, own = batch_gradient(model, parameters, x, y, Assumed())
         return gradient, own, {}
-    if subject.others is None:
-        given = subject.given or running(model)
+    if target.others is None:
+        given = target.given or running(model)
         return batch_gradient(model, parameters, x, y, Assumed(given))[0], given, {}
-    given, totals = pooled(model, (x, y), subject.others)
+    given, totals = pooled(model, (x, y), target.others)
     return batch_gradient(model, parameters, x, y, Assumed(given, totals))[0], given, totals
 
 

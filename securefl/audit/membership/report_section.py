@@ -1,4 +1,4 @@
-"""The chapter on membership: whether somebody can tell who trained, by what they saw.
+"""The section on membership: whether somebody can tell who trained, by what they saw.
 
 An attack is found where its AUC or its true positive rate at 1 % false positives has a probability
 of less than 5 % under chance, divided by the number of all such tests (Bonferroni). It is strong
@@ -27,9 +27,9 @@ from securefl.audit.statistics import (
     FEWEST_FOR,
     Interval,
     Roc,
-    chance_of_area,
-    chance_of_rate,
     least_visible_area,
+    p_value_of_area,
+    p_value_of_rate,
 )
 from securefl.errors import DataError
 from securefl.report.plots import COLOURS, STYLES, bare, png
@@ -50,7 +50,7 @@ class MeasuredAttack:
     area: Interval
     rate: Interval | None
     """At 1 % false positives; None where there are too few non-members."""
-    chance: float
+    p_value: float
     """The least probability under chance of the attack's tests."""
 
     @property
@@ -73,12 +73,12 @@ class Compared:
     @property
     def alarmed(self) -> Sequence[MeasuredAttack]:
         """Attacks that are found."""
-        return [each for each in self.attacks if each.chance < self.probability]
+        return [each for each in self.attacks if each.p_value < self.probability]
 
     @property
     def best(self) -> MeasuredAttack:
         """The attack that chance explains least."""
-        return min(self.attacks, key=lambda each: (each.chance, -each.area.value))
+        return min(self.attacks, key=lambda each: (each.p_value, -each.area.value))
 
 
 def _holds(found: Compared) -> str:
@@ -137,7 +137,7 @@ RULES: tuple[Rule[Compared], ...] = (
 )
 
 
-def membership_chapter(
+def membership_section(
     pool: Candidates, seen: SeenModels, shadows: Shadows | None, *, seed: int
 ) -> Section:
     """What attacks make of what was seen, on as many samples as can be compared fairly.
@@ -180,10 +180,10 @@ def _measured(
     score_S = attack.score_S[chosen]
     scored_S = ~np.isnan(score_S)  # not those of clients that were in no round
     roc = Roc.of(score_S[member_S & scored_S], score_S[~member_S & scored_S])
-    rate, chances = None, [chance_of_area(roc)]
+    rate, chances = None, [p_value_of_area(roc)]
     if len(roc.others) >= FEWEST_FOR[0.01]:
         rate = roc.tpr_at(0.01, rng)
-        chances.append(chance_of_rate(roc, 0.01))
+        chances.append(p_value_of_rate(roc, 0.01))
     return MeasuredAttack(attack, roc, roc.auc(rng), rate, min(chances))
 
 
@@ -193,7 +193,7 @@ def _uneven(shadows: Shadows | None, chosen: Ints, member_S: NDArray[np.bool_]) 
         return ""
     expected_S = shadows.mean_out_S()[chosen]
     sides = [Roc.of(expected_S[a], expected_S[~a]) for a in (member_S, ~member_S)]
-    if min(chance_of_area(roc) for roc in sides) >= 0.005:
+    if min(p_value_of_area(roc) for roc in sides) >= 0.005:
         return ""
     return (
         " Training and test records differ even for models that trained on neither, so a part of "

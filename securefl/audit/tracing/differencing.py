@@ -74,13 +74,13 @@ def differenced(
         DataError: too few records.
     """
     n, least = setting.n, setting.least
-    asked = AdversarialServer(least + 1, Policy(min_contributions=least))
+    server = AdversarialServer(least + 1, Policy(min_contributions=least))
     first_TKV, other_TKV, pairs = _clients(release, labels_N, setting, rng)
     same_TKV, noise = first_TKV[:, :-1], _Noise.of(release, setting)
-    exact_TV = _differences(asked, NAME, first_TKV, same_TKV)
-    redrawn_TV = _differences(asked, "redrawn", first_TKV, other_TKV)
+    exact_TV = _differences(server, NAME, first_TKV, same_TKV)
+    redrawn_TV = _differences(server, "redrawn", first_TKV, other_TKV)
     noisy = noise.on(first_TKV, rng), noise.on(same_TKV, rng)
-    private_TV = _differences(asked, "private", *noisy)
+    private_TV = _differences(server, "private", *noisy)
 
     population = release.moments.population
     alone = population.ratio(n)
@@ -90,8 +90,8 @@ def differenced(
     under = population.ratio(n, np.eye(exact_TV.shape[1]) * noise.deviation**2 * (2 * least + 1))
     rows_TBV = release.moments.pool_NV[np.stack(pairs)]
     return Differenced(
-        asked.refusal(1, f"{NAME}/0", [np.zeros(8)] * least),
-        asked.refusal(3, NAME, [np.zeros(8)] * (least - 1)),
+        server.refusal(1, f"{NAME}/0", [np.zeros(8)] * least),
+        server.refusal(3, NAME, [np.zeros(8)] * (least - 1)),
         float(np.abs(exact_TV - first_TKV[:, -1]).max()),
         _roc(exact),
         _roc([among(*found) for found in zip(redrawn_TV, rows_TBV, strict=True)]),
@@ -114,15 +114,17 @@ def _clients(
     return all_TKV[:, : setting.least + 1], all_TKV[:, setting.least + 1 :], pairs
 
 
-def _differences(asked: AdversarialServer, name: str, first_TKV: Array, second_TKV: Array) -> Array:
+def _differences(
+    server: AdversarialServer, name: str, first_TKV: Array, second_TKV: Array
+) -> Array:
     """The last client's values, from a total of all in round 1 and one of the others in round 2."""
     found = list[Array]()
     n_values = first_TKV.shape[2]
-    n_messages = -(-len(first_TKV) * n_values // asked.values_per_ciphertext)
+    n_messages = -(-len(first_TKV) * n_values // server.values_per_ciphertext)
     firsts, seconds = (np.array_split(x, n_messages) for x in (first_TKV, second_TKV))
     for i, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
-        of_all = asked.total(1, f"{name}/{i}", _messages(first))
-        of_rest = asked.total(2, f"{name}/{i}", _messages(second))
+        of_all = server.total(1, f"{name}/{i}", _messages(first))
+        of_rest = server.total(2, f"{name}/{i}", _messages(second))
         weighed = of_all.weight * of_all.values - of_rest.weight * of_rest.values
         found.append((weighed / (of_all.weight - of_rest.weight)).reshape(-1, n_values))
     return np.concatenate(found)

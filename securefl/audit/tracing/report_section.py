@@ -1,4 +1,4 @@
-"""The chapter on tracing: who can tell from a statistic whether a record went into it.
+"""The section on tracing: who can tell from a statistic whether a record went into it.
 
 What tracing comes to, in plain words.
 """
@@ -35,7 +35,7 @@ Curves = Mapping[str, Mapping[int, Interval]]
 """AUCs by statistic and n."""
 
 
-def tracing_chapter(
+def tracing_section(
     model: nn.Module,
     pool: Labelled,
     public: Tensor,
@@ -58,11 +58,11 @@ def tracing_chapter(
         DataError: too few records.
     """
     rng = np.random.default_rng(seed)
-    bench = TracingSetup(model, pool, public, sent, rng, EFFORTS[effort])
-    curves = _curves(bench)
-    compared = _compared(bench, curves)
-    two_sums = _TwoSums.of(bench.differenced(N), rng)
-    run = _run(bench, sent)
+    setup = TracingSetup(model, pool, public, sent, rng, EFFORTS[effort])
+    curves = _curves(setup)
+    compared = _compared(setup, curves)
+    two_sums = _TwoSums.of(setup.differenced(N), rng)
+    run = _run(setup, sent)
     auc = run.auc if run else None
     verdict, words = decided(RULES, Traced(sent, auc, two_sums.exact, two_sums.private))
     found = {**compared, **two_sums.aucs(sent.client_sigma), **({run.name: run.auc} if run else {})}
@@ -108,23 +108,23 @@ PROFILE, MEANS = "one client's profile", "its means alone"
 NOISY, OF_TEN = f"its profile, noise of σ = {SIGMA:g}", f"sum of {TEN} clients"
 
 
-def _curves(bench: TracingSetup) -> dict[str, dict[int, Interval]]:
+def _curves(setup: TracingSetup) -> dict[str, dict[int, Interval]]:
     """Each statistic at all sizes for which there are records."""
     one: dict[str, Release] = {
-        PROFILE: bench.profiles,
-        MEANS: bench.means,
-        NOISY: bench.private(SIGMA),
+        PROFILE: setup.profiles,
+        MEANS: setup.means,
+        NOISY: setup.private(SIGMA),
     }
-    sizes = bench.effort.sizes
+    sizes = setup.effort.sizes
     found = {
-        name: {n: bench.auc(release, n) for n in sizes if n <= max(N, bench.most())}
+        name: {n: setup.auc(release, n) for n in sizes if n <= max(N, setup.most())}
         for name, release in one.items()
     }
-    of_ten = {n: bench.auc(bench.profiles, n, TEN) for n in sizes if n <= bench.most(TEN)}
+    of_ten = {n: setup.auc(setup.profiles, n, TEN) for n in sizes if n <= setup.most(TEN)}
     return {**found, OF_TEN: of_ten}
 
 
-def _compared(bench: TracingSetup, curves: Curves) -> dict[str, Interval]:
+def _compared(setup: TracingSetup, curves: Curves) -> dict[str, Interval]:
     """What is reported of every run, at n = 16."""
     found = {
         f"AUC, a profile of {N}": curves[PROFILE][N],
@@ -134,11 +134,11 @@ def _compared(bench: TracingSetup, curves: Curves) -> dict[str, Interval]:
     if N in curves[OF_TEN]:
         found[f"AUC, a sum of {TEN} clients of {N}"] = curves[OF_TEN][N]
     others = Others.SAME_CLASS
-    found[f"AUC, a profile of {N}, told from the same class"] = bench.auc(
-        bench.profiles, N, others=others
+    found[f"AUC, a profile of {N}, told from the same class"] = setup.auc(
+        setup.profiles, N, others=others
     )
-    if bench.layers:
-        found[f"AUC, all BN layers' statistics of {N}"] = bench.auc(bench.layers, N)
+    if setup.layers:
+        found[f"AUC, all BN layers' statistics of {N}"] = setup.auc(setup.layers, N)
     return found
 
 
@@ -151,19 +151,19 @@ class _Run:
     auc: Interval
 
 
-def _run(bench: TracingSetup, sent: SentStatistics) -> _Run | None:
+def _run(setup: TracingSetup, sent: SentStatistics) -> _Run | None:
     """None where nobody reads a statistic, or nobody one without clients' noise."""
     if sent.worst not in {Shown.EACH, Shown.TOTALS} or sent.client_sigma is not None:
         return None
-    of_layers = sent.statistics is sent.worst and bench.layers
-    release: Release = bench.layers if of_layers and bench.layers else bench.profiles
+    of_layers = sent.statistics is sent.worst and setup.layers
+    release: Release = setup.layers if of_layers and setup.layers else setup.profiles
     what = "all BN layers' statistics" if of_layers else "a profile"
     if sent.sigma is not None:
-        release, what = bench.private(sent.sigma), f"{what} with noise, σ = {sent.sigma:g}"
+        release, what = setup.private(sent.sigma), f"{what} with noise, σ = {sent.sigma:g}"
     n_clients = 1 if sent.worst is Shown.EACH else sent.n_clients
-    n = max(min(sent.n_records, bench.most(n_clients)), 2)
+    n = max(min(sent.n_records, setup.most(n_clients)), 2)
     whose = "one client" if n_clients == 1 else f"{n_clients} clients"
-    found = bench.auc(release, n, n_clients)
+    found = setup.auc(release, n, n_clients)
     least = "" if n == sent.n_records else f" ({n_clients} x {n} were tested)"
     return _Run(f"AUC, this run: {what} of {whose}, {sent.n_records} records each{least}", found)
 
