@@ -249,7 +249,8 @@ class _Audits:
             workers=WORKERS if self.shipped else 1,
             on_shadow=self._of("training shadow models"),
         )
-        seen = observed(self.config, self.trained, self.replay, pool)
+        models, updates = self.replay.models, self.replay.updates
+        seen = observed(self.config, self.trained, models, updates, pool)
         return membership_section(pool, seen, shadows, seed=self.seed)
 
     def _epsilon(self) -> Section:

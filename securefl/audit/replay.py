@@ -18,7 +18,7 @@ from torch import Tensor
 from securefl.algorithms.algorithm import averaged_tensors, copied
 from securefl.audit.exposure.inspect_bytes import ByteInspector
 from securefl.audit.exposure.sealed_messages import SealedMessages
-from securefl.audit.exposure.views import Leak
+from securefl.audit.exposure.views import InspectedRounds, Leak
 from securefl.audit.membership.shadows import in_the_clear
 from securefl.build.algorithm import chosen_algorithm
 from securefl.build.exchange import quorum_of, sealed_kinds
@@ -64,19 +64,6 @@ class Replay:
     """By round and client, what it sent in the clear of its own model; nothing of most rounds where
     that would be more than memory holds."""
     ledger: Sequence[Entry]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class InspectedRounds:
-    """What was seen of a run's first rounds, played again with every byte looked at."""
-
-    rounds: int
-    leaks: Sequence[Leak]
-    seen_bytes: int
-    ledger_bytes: int
-    stopped: str = ""
-    """Why it ended before the rounds that were asked for; empty where it did not."""
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ from processes import CLIENTS, Loop, Site
 import securefl
 from securefl.audit.exposure.planned import Absences
 from securefl.audit.exposure.report_section import exposure_section
-from securefl.audit.exposure.views import OUTSIDER, views
+from securefl.audit.exposure.views import OUTSIDER, InspectedRounds, views
 from securefl.audit.findings import Verdict
-from securefl.audit.replay import InspectedRounds, inspect_rounds, replayed
+from securefl.audit.replay import inspect_rounds, replayed
 from securefl.build import job
 from securefl.exchange.officer import KeySet
 from securefl.exchange.profile_match import PROFILE

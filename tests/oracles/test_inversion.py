@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn import functional
 
 from securefl.audit.findings import Findings, Verdict
-from securefl.audit.inversion.assumptions import Attacker, fixed, measured
+from securefl.audit.inversion.assumptions import fixed, measured
 from securefl.audit.inversion.first_layer import first_linear, inputs_of
 from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
-from securefl.audit.inversion.hidden_statistics import STATISTICS_SEALED, compared, protection
+from securefl.audit.inversion.hidden_statistics import STATISTICS_SEALED, Attacker, compared
 from securefl.audit.inversion.image_quality import BEST_PSNR, matched, mean_interval, psnr, ssim
-from securefl.audit.inversion.rebuilding import attacked
+from securefl.audit.inversion.rebuilding import attacked, protection
 from securefl.audit.inversion.recover_bn_statistics import feeding, recovered_statistics
 from securefl.audit.inversion.report_section import InversionEffort, inversion_section
 from securefl.audit.inversion.target import NormalisedBatch, Target, mini_batches, pooled

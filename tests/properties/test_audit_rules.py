@@ -20,8 +20,7 @@ from securefl.audit.encryption.opened import EncryptionEvidence, opened_by_name
 from securefl.audit.encryption.report_section import Encrypted, ParameterSet
 from securefl.audit.exposure.report_section import Exposed
 from securefl.audit.exposure.views import Field, Leak, PartyView, Shows
-from securefl.audit.inversion.assumptions import Attacker
-from securefl.audit.inversion.hidden_statistics import HiddenStatistics
+from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
 from securefl.audit.membership.attackers import Attack
 from securefl.audit.membership.report_section import Compared, MeasuredAttack
 from securefl.audit.rules import decided, deciding

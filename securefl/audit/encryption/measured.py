@@ -14,7 +14,6 @@ from typing import final
 import numpy as np
 import torch
 
-from securefl.audit.tracing.seen_layers import Array
 from securefl.build.training import equal_weight
 from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.params import MATCHES, MAX_MODULUS_BITS, SUMS, RingParameters
@@ -29,7 +28,7 @@ from securefl.exchange.one_time_match import (
 )
 from securefl.exchange.policy import Policy
 from securefl.exchange.profile_match import PROFILE, Profile, divergence
-from securefl.exchange.sums import MessageId, Sender
+from securefl.exchange.sums import MessageId, Sender, Values
 
 PROFILE_ELEMENTS = 64
 _RUN = "0" * 64
@@ -131,7 +130,7 @@ def sum_noise(n_clients: int) -> float:
     return _OF_NORMAL * SUMS.noise(n_clients) / (n_clients * equal_weight(n_clients))
 
 
-def _error(keys: KeySet, values_KV: Array, bits: int) -> float:
+def _error(keys: KeySet, values_KV: Values, bits: int) -> float:
     """Sealed, added and opened."""
     about = MessageId(_RUN, 1, "precision", values_KV.shape[1])
     sealer, opener = OneTimeSealer(keys.public), keys.opener()
@@ -146,7 +145,7 @@ def _error(keys: KeySet, values_KV: Array, bits: int) -> float:
     return _most(opened.values - values_KV.mean(axis=0))
 
 
-def _most(errors: Array) -> float:
+def _most(errors: Values) -> float:
     """What 99 of 100 errors stay below: the largest would be another one in each audit."""
     return float(np.quantile(np.abs(errors), 0.99))
 
@@ -183,7 +182,7 @@ def score_noise(baseline: Profile) -> float:
     return _OF_NORMAL * MATCHES.noise * math.sqrt(MATCHES.poly_degree / 2 / copies) * weight
 
 
-def _scores(keys: KeySet, profiles: Sequence[Profile], baseline: Profile) -> Array:
+def _scores(keys: KeySet, profiles: Sequence[Profile], baseline: Profile) -> Values:
     """Return scores of profiles that one client seals in as many rounds, shape (profiles,)."""
     sealer, matcher = OneTimeProfileSealer(keys.public), OneTimeMatcher(keys.public)
     opener, sender = keys.opener(), Sender("client-1", os.urandom(SEED_BYTES))

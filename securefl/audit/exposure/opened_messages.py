@@ -12,7 +12,6 @@ from typing import final
 
 import numpy as np
 
-from securefl.audit.exposure.sealed_messages import require_error
 from securefl.crypto.one_time import Rows
 from securefl.crypto.params import BOOKKEEPING_SLOTS, MATCHES, SUMS
 from securefl.errors import MessageRefused
@@ -22,6 +21,8 @@ from securefl.exchange.one_time_match import MOMENT_UNIT
 from securefl.exchange.profile_match import MAX_SECOND_MOMENT, VARIANCE_FLOOR
 from securefl.exchange.sums import Values
 
+_ENOUGH = 100
+"""Slots from which an error's size can be told: with a quarter of the variance once in 10^14."""
 CONTRIBUTION_ERROR = EMPTY + 16 * SUMS.noise(1)
 """Largest error of a slot of one client's message: its encryption's, 16 standard deviations of it,
 and the rounding of encoder and decoder. 1.3e-8."""
@@ -96,3 +97,9 @@ def _require_consistent(values: Values, error: float) -> None:
     )
     if not least - error <= values[-1] <= most + error:
         raise MessageRefused("its last value is not the mean logarithm of its variances")
+
+
+def require_error(slots: Values, noise: float) -> None:
+    """Raise MessageRefused where slots that hold nothing show no error, or a small one."""
+    if len(slots) >= _ENOUGH and np.mean(slots**2) < noise**2 / 4:
+        raise MessageRefused("its encryption has no error, or a small one: the key is readable")

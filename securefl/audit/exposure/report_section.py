@@ -6,9 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.exposure.views import OUTSIDER, Field, Leak, PartyView, Shows, views
+from securefl.audit.exposure.views import (
+    OUTSIDER,
+    Field,
+    InspectedRounds,
+    Leak,
+    PartyView,
+    Shows,
+    views,
+)
 from securefl.audit.findings import FindingsTable, Number, Section, Verdict
-from securefl.audit.replay import InspectedRounds
 from securefl.audit.rules import Rule, always, decided
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind

@@ -33,8 +33,6 @@ from securefl.federation.total import RELEASED, n_total_bytes, read_total
 
 _OFF = 0.25
 """Largest relative error of a key's variance: eight standard deviations of that of 2048 draws."""
-_ENOUGH = 100
-"""Slots from which an error's size can be told: with a quarter of the variance once in 10^14."""
 
 
 @final
@@ -180,12 +178,6 @@ class SealedMessages:
     def _honest(self, sender: str) -> Client:
         identity = self.identities.keys[sender]
         return Client(sender, 1.0, {}, card_keys=self.public, signing_key=identity)
-
-
-def require_error(slots: Values, noise: float) -> None:
-    """Raise MessageRefused where slots that hold nothing show no error, or a small one."""
-    if len(slots) >= _ENOUGH and np.mean(slots**2) < noise**2 / 4:
-        raise MessageRefused("its encryption has no error, or a small one: the key is readable")
 
 
 def too_alike(drawn: Sequence[bytes]) -> bool:

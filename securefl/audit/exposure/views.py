@@ -35,6 +35,19 @@ def way(entry: Entry) -> str:
     return f"{entry.sender} -> {entry.receiver}"
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class InspectedRounds:
+    """What was seen of a run's first rounds, played again with every byte looked at."""
+
+    rounds: int
+    leaks: Sequence[Leak]
+    seen_bytes: int
+    ledger_bytes: int
+    stopped: str = ""
+    """Why it ended before the rounds that were asked for; empty where it did not."""
+
+
 OUTSIDER = "outside reader"
 _NUMBERS = re.compile(r"\d+")
 

@@ -5,55 +5,19 @@ Axes: N mini-batches, each attacked by itself; C channels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeAlias
-
 import torch
 from torch import Tensor, nn
 
 from securefl.audit.inversion.recover_bn_statistics import recovered_statistics
-from securefl.audit.inversion.victim_gradient import Assumed, Gradient, Statistics, batch_gradient
+from securefl.audit.inversion.victim_gradient import (
+    Assumed,
+    Belief,
+    Beliefs,
+    Gradient,
+    Statistics,
+    batch_gradient,
+)
 from securefl.norms.find import BatchNorm, batch_norm_layers
-
-
-class Attacker(StrEnum):
-    """Who attacks, by what is known of BN's statistics. All have all else in common."""
-
-    EXACT = "exact"
-    """The statistics that normalised the mini-batch."""
-    POPULATION = "population"
-    """The model's running statistics."""
-    NONE = "none"
-    """Nothing: μ = 0 and σ² = 1, as in a fresh layer."""
-    PUBLIC = "public"
-    """Those that public images have in this model."""
-    JOINT = "joint"
-    """Nothing, but they are variables beside the pixels (or follow from them: BATCH)."""
-    DERIVED = "derived"
-    """What the gradient gives away of them (`recovered_statistics`); the rest is left free."""
-    FIRST_LAYER = "first layer"
-    """Nothing: the inputs are read off the first linear layer (`first_layer`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Belief:
-    """One layer's statistics as μ/σ and log σ, with σ = √(σ² + ε); all of shape (N, C)."""
-
-    ratio_NC: Tensor
-    log_sigma_NC: Tensor
-    free_ratio_NC: Tensor
-    """1 where the attack may move μ/σ, 0 where it is known or believed."""
-    free_sigma_NC: Tensor
-
-    def free(self) -> bool:
-        """Whether anything is."""
-        return bool(self.free_ratio_NC.any() or self.free_sigma_NC.any())
-
-
-Beliefs: TypeAlias = Mapping[str, Belief]
-"""By layer; without an entry, the rebuilt batch's own statistics normalise it."""
 
 
 def fixed(model: nn.Module, statistics: Statistics, n: int) -> dict[str, Belief]:
@@ -96,15 +60,6 @@ def derived(model: nn.Module, gradients: Gradient, x: Tensor, start: Beliefs) ->
             open_sigma.to(log_NC.dtype),
         )
     return found
-
-
-def running(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
-    """The model's running statistics, of the layers that keep any."""
-    return {
-        name: (layer.running_mean.detach().clone(), layer.running_var.detach().clone())
-        for name, layer in batch_norm_layers(model).items()
-        if layer.running_mean is not None and layer.running_var is not None
-    }
 
 
 def fresh(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:

@@ -11,14 +11,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.audit.findings import Verdict
-from securefl.audit.inversion.assumptions import Attacker
 from securefl.audit.inversion.image_quality import mean_interval
-from securefl.audit.inversion.rebuilding import Attacked
 from securefl.audit.rules import Rule, always, decided
 from securefl.audit.statistics import Interval
 
 ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
 """From the best to the worst, of those that a section unites."""
+
+
+class Attacker(StrEnum):
+    """Who attacks, by what is known of BN's statistics. All have all else in common."""
+
+    EXACT = "exact"
+    """The statistics that normalised the mini-batch."""
+    POPULATION = "population"
+    """The model's running statistics."""
+    NONE = "none"
+    """Nothing: μ = 0 and σ² = 1, as in a fresh layer."""
+    PUBLIC = "public"
+    """Those that public images have in this model."""
+    JOINT = "joint"
+    """Nothing, but they are variables beside the pixels (or follow from them: BATCH)."""
+    DERIVED = "derived"
+    """What the gradient gives away of them (`recovered_statistics`); the rest is left free."""
+    FIRST_LAYER = "first layer"
+    """Nothing: the inputs are read off the first linear layer (`first_layer`)."""
 
 
 class Hidden(StrEnum):
@@ -130,13 +147,6 @@ RULES: Mapping[Hidden, tuple[Rule[HiddenStatistics], ...]] = {
     Hidden.NOTHING: NOTHING_SEALED,
     Hidden.UPDATES: UPDATES_SEALED,
 }
-
-
-def protection(attacked: Attacked) -> HiddenStatistics:
-    """The comparison; intervals as in `units`."""
-    return compared(
-        attacked.baseline.psnr_NB, {name: one.psnr_NB for name, one in attacked.by.items()}
-    )
 
 
 def compared(

@@ -16,20 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from securefl.audit.inversion.assumptions import (
-    Attacker,
-    Beliefs,
     derived,
     fixed,
     freed,
     fresh,
     measured,
-    running,
 )
 from securefl.audit.inversion.first_layer import first_linear, inputs_of
 from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
+from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics, compared
 from securefl.audit.inversion.image_quality import Images, matched, psnr, ssim
 from securefl.audit.inversion.target import MiniBatches, NormalisedBatch, Target, mini_batches
-from securefl.audit.inversion.victim_gradient import Statistics
+from securefl.audit.inversion.victim_gradient import Beliefs, Statistics, running
 
 OUTSIDE = 0.1
 """By how much a pixel may leave 0..1 before a rebuilt image is taken for a failure."""
@@ -81,6 +79,13 @@ def attacked(target: Target, n: int, batch: int, search: Search, seed: int) -> A
         found[attacker] = scored(_rebuilt(attacker, target, batches, seen, search, start))
     mean_NBD = seen.prior.mean_KD[batches.y_NB]
     return Attacked(target, batch, originals, scored(mean_NBD), found)
+
+
+def protection(attacked: Attacked) -> HiddenStatistics:
+    """Compare who knows the statistics with all who do not; intervals as in `units`."""
+    return compared(
+        attacked.baseline.psnr_NB, {name: one.psnr_NB for name, one in attacked.by.items()}
+    )
 
 
 def attackers(target: Target, batches: MiniBatches) -> list[Attacker]:

@@ -14,19 +14,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from securefl.audit.findings import FindingsTable, Number, Picture, Section
-from securefl.audit.inversion.assumptions import Attacker
 from securefl.audit.inversion.gradient_matching import Search
 from securefl.audit.inversion.hidden_statistics import (
     RULES,
+    Attacker,
     Hidden,
     HiddenStatistics,
     if_sealed,
-    protection,
     units,
     worst,
 )
 from securefl.audit.inversion.image_quality import Images, mean_interval
-from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked
+from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked, protection
 from securefl.audit.inversion.target import NormalisedBatch, Target
 from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval

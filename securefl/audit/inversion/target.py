@@ -13,8 +13,13 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from securefl.audit.inversion.assumptions import running
-from securefl.audit.inversion.victim_gradient import Assumed, Gradient, Statistics, batch_gradient
+from securefl.audit.inversion.victim_gradient import (
+    Assumed,
+    Gradient,
+    Statistics,
+    batch_gradient,
+    running,
+)
 from securefl.errors import DataError
 from securefl.norms.find import batch_norm_layers
 

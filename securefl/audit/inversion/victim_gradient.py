@@ -16,7 +16,7 @@ from torch.func import functional_call, grad
 from torch.nn import functional
 
 from securefl.exchange.moments import Batch, along_channels, channel_mean
-from securefl.norms.find import BatchNorm, scale_and_shift
+from securefl.norms.find import BatchNorm, batch_norm_layers, scale_and_shift
 from securefl.norms.patch_forward import replaced_forwards
 from securefl.types import NamedTensors
 
@@ -26,6 +26,34 @@ Statistics: TypeAlias = Mapping[str, Pair]
 """μ and σ² of each BN layer, by its dotted name."""
 Gradient: TypeAlias = NamedTensors
 """By the dotted names of the model's parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """One layer's statistics as μ/σ and log σ, with σ = √(σ² + ε); all of shape (N, C)."""
+
+    ratio_NC: Tensor
+    log_sigma_NC: Tensor
+    free_ratio_NC: Tensor
+    """1 where the attack may move μ/σ, 0 where it is known or believed."""
+    free_sigma_NC: Tensor
+
+    def free(self) -> bool:
+        """Whether anything is."""
+        return bool(self.free_ratio_NC.any() or self.free_sigma_NC.any())
+
+
+Beliefs: TypeAlias = Mapping[str, Belief]
+"""By layer; without an entry, the rebuilt batch's own statistics normalise it."""
+
+
+def running(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
+    """The model's running statistics, of the layers that keep any."""
+    return {
+        name: (layer.running_mean.detach().clone(), layer.running_var.detach().clone())
+        for name, layer in batch_norm_layers(model).items()
+        if layer.running_mean is not None and layer.running_var is not None
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,6 @@ from securefl.algorithms.algorithm import Loss
 from securefl.audit.membership.attackers import SeenModels
 from securefl.audit.membership.candidates import Candidates
 from securefl.audit.membership.confidences import Phi, confidences
-from securefl.audit.replay import Replay
 from securefl.build.exchange import sealed_kinds
 from securefl.evaluation.named_data import Trained
 from securefl.settings.tables import Config
@@ -20,7 +20,13 @@ from securefl.task import client_names
 from securefl.types import Kind, NamedTensors
 
 
-def observed(config: Config, trained: Trained, replay: Replay, pool: Candidates) -> SeenModels:
+def observed(
+    config: Config,
+    trained: Trained,
+    models: Sequence[NamedTensors],
+    updates: Sequence[Mapping[str, NamedTensors]],
+    pool: Candidates,
+) -> SeenModels:
     """By everybody: the final model and those of all rounds; by the server: clients' updates.
 
     Single updates count where they travel in the clear. A client's own BN statistics are those that
@@ -33,10 +39,10 @@ def observed(config: Config, trained: Trained, replay: Replay, pool: Candidates)
     if Kind.PARAMETERS not in sealed_kinds(config) and not united:
         clients = np.stack([
             np.stack([look.at(after, _own(config, before, sent.get(name))) for name in names])
-            for (before, after), sent in zip(pairwise(replay.models), replay.updates, strict=True)
+            for (before, after), sent in zip(pairwise(models), updates, strict=True)
             if sent
         ])  # fmt: skip
-    rounds = np.stack([look.at(after, {}) for after in replay.models[1:]])
+    rounds = np.stack([look.at(after, {}) for after in models[1:]])
     return SeenModels(confidences(trained.model, pool, trained.task.loss), rounds, clients)
 
 

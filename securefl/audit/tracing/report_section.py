@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from securefl.audit.findings import FindingsTable, Number, Picture, Section, Verdict
 from securefl.audit.rules import Rule, always, decided
 from securefl.audit.statistics import Interval
-from securefl.audit.tracing.differencing import Differenced
+from securefl.audit.tracing.differencing import Differenced, Setting, differenced
 from securefl.audit.tracing.experiment import Others, Release
 from securefl.audit.tracing.likelihood import private_limit
 from securefl.audit.tracing.setup import EFFORTS, SentStatistics, Shown, TracingSetup
@@ -61,7 +61,7 @@ def tracing_section(
     setup = TracingSetup(model, pool, public, sent, rng, EFFORTS[effort])
     curves = _curves(setup)
     compared = _compared(setup, curves)
-    two_sums = _TwoSums.of(setup.differenced(N), rng)
+    two_sums = _TwoSums.of(_differenced(setup), rng)
     run = _run(setup, sent)
     auc = run.auc if run else None
     verdict, words = decided(RULES, Traced(sent, auc, two_sums.exact, two_sums.private))
@@ -166,6 +166,22 @@ def _run(setup: TracingSetup, sent: SentStatistics) -> _Run | None:
     found = setup.auc(release, n, n_clients)
     least = "" if n == sent.n_records else f" ({n_clients} x {n} were tested)"
     return _Run(f"AUC, this run: {what} of {whose}, {sent.n_records} records each{least}", found)
+
+
+_SEALED = 128
+"""Values of a statistic that all trials are sealed of."""
+_FEWEST_TRIALS = 100
+
+
+def _differenced(setup: TracingSetup) -> Differenced:
+    """By the run's least number of clients, or by three where that are too many."""
+    sent, trials, profiles = setup.sent, setup.effort.trials, setup.profiles
+    least = sent.least if setup.most(2 * sent.least + 1) >= N else 3
+    sigma = 1.0 if sent.client_sigma is None else sent.client_sigma
+    # Wide statistics fill many ciphertexts: of these fewer are asked for.
+    fitting = _SEALED * trials // profiles.moments.pool_NV.shape[1]
+    setting = Setting(N, least, min(trials, max(fitting, _FEWEST_TRIALS)), sigma)
+    return differenced(profiles, setup.labels_N, setting, setup.rng)
 
 
 @final

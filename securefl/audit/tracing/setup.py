@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from securefl.audit.statistics import Interval
-from securefl.audit.tracing.differencing import Differenced, Setting, differenced
 from securefl.audit.tracing.experiment import LARGEST_SHARE, Others, Release, traced
 from securefl.audit.tracing.seen_layers import (
     Indices,
@@ -86,11 +85,6 @@ EFFORTS = {
 }
 
 
-_SEALED = 128
-"""Values of a statistic that all trials are sealed of."""
-_FEWEST_TRIALS = 100
-
-
 @final
 class TracingSetup:
     """Releases of one model, the pool that they are of, and the draws."""
@@ -105,12 +99,12 @@ class TracingSetup:
         effort: TracingEffort,
     ) -> None:
         """Raises DataError for too few public records."""
-        self.effort, self._sent, self._rng = effort, sent, rng
+        self.effort, self.sent, self.rng = effort, sent, rng
         chosen = torch.from_numpy(rng.permutation(len(pool[0]))[: effort.pool])
         x, y = pool[0][chosen], pool[1][chosen].cpu()
         known = public[torch.from_numpy(rng.permutation(len(public))[: effort.public])]
         # Of a regression, all are of one class.
-        self._labels_N: Indices = (
+        self.labels_N: Indices = (
             (torch.zeros(len(y)) if y.is_floating_point() else y).long().numpy()
         )
         self._seen: tuple[SeenLayers, SeenLayers] = (
@@ -127,12 +121,12 @@ class TracingSetup:
     def private(self, sigma: float) -> PrivateSums:
         """With the run's clip."""
         if sigma not in self._private:
-            self._private[sigma] = PrivateSums.of(*self._seen, self._sent.clip, sigma)
+            self._private[sigma] = PrivateSums.of(*self._seen, self.sent.clip, sigma)
         return self._private[sigma]
 
     def most(self, n_clients: int = 1) -> int:
         """The most records of each client that a release may have."""
-        return int(LARGEST_SHARE * len(self._labels_N)) // n_clients
+        return int(LARGEST_SHARE * len(self.labels_N)) // n_clients
 
     def auc(
         self, release: Release, n: int, n_clients: int = 1, others: Others = Others.ALL
@@ -142,16 +136,6 @@ class TracingSetup:
         Raises:
             DataError: too few records for so many in a release.
         """
-        trials, labels_N, rng = self.effort.trials, self._labels_N, self._rng
+        trials, labels_N, rng = self.effort.trials, self.labels_N, self.rng
         found = traced(release, labels_N, n, rng, trials=trials, n_clients=n_clients, others=others)
         return found.auc(rng)
-
-    def differenced(self, n: int) -> Differenced:
-        """By the run's least number of clients, or by three where that are too many."""
-        least = self._sent.least if self.most(2 * self._sent.least + 1) >= n else 3
-        sigma = 1.0 if self._sent.client_sigma is None else self._sent.client_sigma
-        # Wide statistics fill many ciphertexts: of these fewer are asked for.
-        fitting = _SEALED * self.effort.trials // self.profiles.moments.pool_NV.shape[1]
-        trials = min(self.effort.trials, max(fitting, _FEWEST_TRIALS))
-        setting = Setting(n, least, trials, sigma)
-        return differenced(self.profiles, self._labels_N, setting, self._rng)
