@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import securefl.audit.bounds.report_section as bounds
-import securefl.audit.encryption.report_section as encryption
-import securefl.audit.exposure.report_section as exposure
-import securefl.audit.membership.report_section as membership
-import securefl.audit.tracing.report_section as tracing
+import securefl.audit.bounds.verdict as bounds
+import securefl.audit.encryption.verdict as encryption
+import securefl.audit.exposure.verdict as exposure
+import securefl.audit.inversion.verdict as inversion
+import securefl.audit.membership.verdict as membership
+import securefl.audit.tracing.verdict as tracing
 from securefl.audit.exposure.views import Shows
-from securefl.audit.inversion import hidden_statistics as inversion
 from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES
 from securefl.audit.membership.attackers import SERVER as READS_UPDATES
 from securefl.audit.rules import Rule

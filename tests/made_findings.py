@@ -6,7 +6,8 @@ import math
 
 from hypothesis import strategies as st
 
-from securefl.audit.findings import Findings, FindingsTable, Number, Picture, Section, Verdict
+from securefl.audit.findings import Findings, FindingsTable, Number, Picture, Section
+from securefl.audit.rules import Verdict
 
 NASTY = (
     "<script>alert(1)</script>",

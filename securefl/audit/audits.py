@@ -12,26 +12,21 @@ from typing import Literal, final
 import numpy as np
 import torch
 
+from securefl.audit.bounds.canaries import alignment, drawn_canaries, with_canaries, with_room
 from securefl.audit.bounds.canary_bounds import OneRunBound
-from securefl.audit.bounds.record_canaries import (
-    alignment,
-    drawn_canaries,
-    with_canaries,
-    with_room,
-)
 from securefl.audit.bounds.report_section import client_test, epsilon_section, record_bound
 from securefl.audit.encryption import opened as encryption
 from securefl.audit.encryption.report_section import encryption_section
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.exposure.report_section import exposure_section
-from securefl.audit.findings import Findings, Section, Verdict
+from securefl.audit.findings import Findings, Section
 from securefl.audit.inversion import report_section as inversion
 from securefl.audit.membership.candidates import candidates
-from securefl.audit.membership.observed_models import observed
 from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import in_the_clear, train_shadows
 from securefl.audit.replay import Replay, inspect_rounds, replayed
-from securefl.audit.targets import hidden_from_server, inversion_target, sent_statistics
+from securefl.audit.rules import Verdict
+from securefl.audit.targets import hidden_from_server, inversion_target, observed, sent_statistics
 from securefl.audit.tracing.report_section import tracing_section
 from securefl.build.job import job_of
 from securefl.build.selection import numbers_of

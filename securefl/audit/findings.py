@@ -7,31 +7,18 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from securefl.audit.rules import Verdict
 from securefl.audit.statistics import Interval
 from securefl.errors import RunFolderError
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 
 MAX_BYTES = 2**26
-
-
-class Verdict(StrEnum):
-    """What a section comes to."""
-
-    HOLDS = "holds"
-    """What is claimed was attacked, and stood."""
-    WEAK = "weak"
-    """Something is learnt, or a claim rests on little."""
-    LEAKS = "leaks"
-    """A claim is refuted, or somebody reads what nobody should."""
-    OPEN = "open"
-    """Nothing was claimed, or too little was there to measure."""
 
 
 @dataclass(frozen=True, slots=True)

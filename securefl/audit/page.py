@@ -10,7 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from securefl.audit.findings import Findings, Number, Section, Verdict
+from securefl.audit.findings import Findings, Number, Section
+from securefl.audit.rules import Verdict
 from securefl.io.text import printable
 
 TEMPLATE = "page.html.jinja"

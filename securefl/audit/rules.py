@@ -7,9 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Generic, TypeVar, final
 
-from securefl.audit.findings import Verdict
+
+class Verdict(StrEnum):
+    """What a section comes to."""
+
+    HOLDS = "holds"
+    """What is claimed was attacked, and stood."""
+    WEAK = "weak"
+    """Something is learnt, or a claim rests on little."""
+    LEAKS = "leaks"
+    """A claim is refuted, or somebody reads what nobody should."""
+    OPEN = "open"
+    """Nothing was claimed, or too little was there to measure."""
+
 
 Measured = TypeVar("Measured")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, sqrt
@@ -128,9 +127,6 @@ def allowed(fpr: float, n_others: int) -> int:
     return int(fpr * n_others) - 1
 
 
-# scipy has no type information of its own.
-
-
 def p_value_of_area(roc: Roc) -> float:
     """P of so large an AUC under no difference: Mann & Whitney's test, one-sided, with ties."""
     scores = np.concatenate([roc.members, roc.others])
@@ -155,5 +151,5 @@ def p_value_of_rate(roc: Roc, fpr: float) -> float:
 
 def least_visible_area(members: int, others: int, probability: float) -> float:
     """The AUC that has so small a probability under no difference, where nothing is tied."""
-    deviation = math.sqrt((members + others + 1) / (12 * members * others))
+    deviation = sqrt((members + others + 1) / (12 * members * others))
     return float(0.5 + norm.isf(probability) * deviation)

@@ -14,8 +14,8 @@ import securefl
 from securefl.audit.exposure.planned import Absences
 from securefl.audit.exposure.report_section import exposure_section
 from securefl.audit.exposure.views import OUTSIDER, InspectedRounds, views
-from securefl.audit.findings import Verdict
 from securefl.audit.replay import inspect_rounds, replayed
+from securefl.audit.rules import Verdict
 from securefl.build import job
 from securefl.exchange.officer import KeySet
 from securefl.exchange.profile_match import PROFILE

@@ -13,9 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from securefl import Task, load_config
+from securefl.audit.bounds.canaries import alignment, canary_round, drawn_canaries, with_canaries
 from securefl.audit.bounds.canary_bounds import OneRunBound, canary_bound, gaussian_epsilon
-from securefl.audit.bounds.client_rounds import canary_round
-from securefl.audit.bounds.record_canaries import alignment, drawn_canaries, with_canaries
 from securefl.audit.bounds.report_section import (
     ALARM,
     DIMENSIONS,
@@ -23,7 +22,7 @@ from securefl.audit.bounds.report_section import (
     epsilon_section,
     record_bound,
 )
-from securefl.audit.findings import Verdict
+from securefl.audit.rules import Verdict
 from securefl.errors import DataError
 from securefl.privacy import client_level, distributed_noise
 from securefl.privacy.clipped import Bounded

@@ -33,7 +33,8 @@ from securefl.audit.encryption.opened import (
     refusals,
 )
 from securefl.audit.encryption.report_section import encryption_section
-from securefl.audit.findings import Findings, Verdict
+from securefl.audit.findings import Findings
+from securefl.audit.rules import Verdict
 from securefl.crypto.params import KEY_DEVIATION, MATCHES, SUMS, SumParameters
 from securefl.crypto.seal_ring import SealRing
 from securefl.exchange.card_keys import Quorum

@@ -10,18 +10,30 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from securefl.audit.findings import Findings, Verdict
-from securefl.audit.inversion.assumptions import fixed, measured
-from securefl.audit.inversion.first_layer import first_linear, inputs_of
+from securefl.audit.findings import Findings
+from securefl.audit.inversion.assumptions import feeding, fixed, measured, recovered_statistics
 from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
-from securefl.audit.inversion.hidden_statistics import STATISTICS_SEALED, Attacker, compared
-from securefl.audit.inversion.image_quality import BEST_PSNR, matched, mean_interval, psnr, ssim
-from securefl.audit.inversion.rebuilding import attacked, protection
-from securefl.audit.inversion.recover_bn_statistics import feeding, recovered_statistics
+from securefl.audit.inversion.hidden_statistics import (
+    BEST_PSNR,
+    Attacker,
+    compared,
+    matched,
+    mean_interval,
+    psnr,
+    ssim,
+)
+from securefl.audit.inversion.rebuilding import attacked, first_linear, inputs_of, protection
 from securefl.audit.inversion.report_section import InversionEffort, inversion_section
-from securefl.audit.inversion.target import NormalisedBatch, Target, mini_batches, pooled
-from securefl.audit.inversion.victim_gradient import Assumed, batch_gradient
-from securefl.audit.rules import decided
+from securefl.audit.inversion.target import (
+    Assumed,
+    NormalisedBatch,
+    Target,
+    batch_gradient,
+    mini_batches,
+    pooled,
+)
+from securefl.audit.inversion.verdict import STATISTICS_SEALED
+from securefl.audit.rules import Verdict, decided
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.models import build_model

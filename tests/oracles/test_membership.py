@@ -23,7 +23,7 @@ from securefl.audit.membership.attacks import (
     own_models,
     rmia,
 )
-from securefl.audit.membership.confidences import confidences, losses, of_losses
+from securefl.audit.membership.candidates import confidences, losses, of_losses
 from securefl.audit.statistics import Roc, least_visible_area, p_value_of_area, p_value_of_rate
 from securefl.data.samples import samples
 from securefl.errors import DataError

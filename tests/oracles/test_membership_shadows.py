@@ -12,14 +12,14 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from securefl import run
-from securefl.audit.findings import Findings, Verdict
+from securefl.audit.findings import Findings
 from securefl.audit.membership import shadows as shadows_module
 from securefl.audit.membership.attackers import SeenModels, attacks
 from securefl.audit.membership.attacks import against_others, over_rounds, own_models
-from securefl.audit.membership.candidates import candidates
-from securefl.audit.membership.confidences import confidences
+from securefl.audit.membership.candidates import candidates, confidences
 from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import in_the_clear, parts, train_shadows
+from securefl.audit.rules import Verdict
 from securefl.audit.statistics import Roc, p_value_of_area
 from securefl.errors import ConfigError, DataError
 

@@ -15,31 +15,34 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal, norm
 
 from securefl.algorithms.profiling import View, profile
-from securefl.audit.findings import Findings, Verdict
-from securefl.audit.rules import decided
+from securefl.audit.findings import Findings
+from securefl.audit.rules import Verdict, decided
 from securefl.audit.statistics import Interval
 from securefl.audit.tracing import setup
 from securefl.audit.tracing.differencing import Setting, differenced
-from securefl.audit.tracing.experiment import Others, drawn, traced
 from securefl.audit.tracing.likelihood import (
     FEWEST_PUBLIC,
     IMPOSSIBLE,
     Coordinates,
+    Others,
     Population,
-    expected_auc,
+    drawn,
     impossible,
     private_limit,
 )
-from securefl.audit.tracing.report_section import RULES, Traced, tracing_section
-from securefl.audit.tracing.seen_layers import SeenLayers, seen_by_batch_norm, seen_by_profiles
-from securefl.audit.tracing.setup import SentStatistics, Shown
+from securefl.audit.tracing.report_section import tracing_section
+from securefl.audit.tracing.setup import traced
 from securefl.audit.tracing.traceable import (
     LayerStatistics,
     Means,
     PrivateSums,
     Profiles,
+    SeenLayers,
     TraceableMoments,
+    seen_by_batch_norm,
+    seen_by_profiles,
 )
+from securefl.audit.tracing.verdict import RULES, SentStatistics, Shown, Traced
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.models import build_model
@@ -49,6 +52,11 @@ from securefl.privacy.randomness import Seeded
 
 SPLIT = load_digits(0)
 LABELS = SPLIT.train_y.numpy()
+
+
+def expected_auc(n_values, n):
+    """Φ(√(V / 2n)): of records whose V values are normal, known exactly, and neither is small."""
+    return float(norm.cdf(sqrt(n_values / (2 * n))))
 
 
 @cache

@@ -9,8 +9,9 @@ import pytest
 from browser import CHROMIUM, browser
 from made_findings import FINDINGS, LEAK, LONG, NASTY, NUMBER
 
-from securefl.audit.findings import FindingsTable, Number, Section, Verdict
+from securefl.audit.findings import FindingsTable, Number, Section
 from securefl.audit.page import html_page
+from securefl.audit.rules import Verdict
 
 
 @pytest.fixture(scope="module")

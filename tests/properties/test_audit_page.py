@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from made_findings import FINDINGS, LEAK, findings
 
-from securefl.audit.findings import Number, Section, Verdict, holds_findings
+from securefl.audit.findings import Number, Section, holds_findings
 from securefl.audit.page import BADGES, html_page, in_short, interval_said, value_said
+from securefl.audit.rules import Verdict
 from securefl.io.text import printable
 
 VOID = {"meta", "img", "br"}

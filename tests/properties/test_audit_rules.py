@@ -7,26 +7,23 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from securefl import Config
-from securefl.audit.bounds.canary_bounds import CanaryBound, OneRunBound
-from securefl.audit.bounds.report_section import Bounded, ClientTest
+from securefl.audit.bounds.canary_bounds import CanaryBound, ClientTest, OneRunBound
+from securefl.audit.bounds.verdict import Bounded
 from securefl.audit.encryption.measured import Precision, Security
 from securefl.audit.encryption.opened import EncryptionEvidence, opened_by_name
-from securefl.audit.encryption.report_section import Encrypted, ParameterSet
-from securefl.audit.exposure.report_section import Exposed
+from securefl.audit.encryption.verdict import Encrypted, ParameterSet
+from securefl.audit.exposure.verdict import Exposed
 from securefl.audit.exposure.views import Field, Leak, PartyView, Shows
 from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
-from securefl.audit.membership.attackers import Attack
-from securefl.audit.membership.report_section import Compared, MeasuredAttack
+from securefl.audit.membership.verdict import Compared, MeasuredAttack
 from securefl.audit.rules import decided, deciding
 from securefl.audit.statistics import Interval, Roc
-from securefl.audit.tracing.report_section import Traced
-from securefl.audit.tracing.setup import SentStatistics, Shown
+from securefl.audit.tracing.verdict import SentStatistics, Shown, Traced
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
 from securefl.types import Kind
@@ -56,8 +53,8 @@ def exposed(*fields, leaks=(), noisy=False):
 
 
 def attack(low=0.5, chance=0.5):
-    made = Attack("loss", "whoever has the final model", "by hand", np.zeros(2))
-    return MeasuredAttack(made, Roc.of([1.0], [0.0]), Interval(low, low, low), None, chance)
+    about = "loss", "whoever has the final model", "by hand"
+    return MeasuredAttack(*about, Roc.of([1.0], [0.0]), Interval(low, low, low), None, chance)
 
 
 # Bounds on ε.

@@ -31,10 +31,8 @@ from scipy.stats import (  # type: ignore[import-untyped, unused-ignore]
     t,
 )
 
+from securefl.audit.statistics import Interval
 from securefl.errors import DataError
-
-# scipy has no type information of its own.
-
 
 CLIENT_CONFIDENCE = 0.95
 MAX_CLIENT_EPSILON = 1000.0
@@ -104,9 +102,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if excess(MAX_CLIENT_EPSILON) > 0:
         return MAX_CLIENT_EPSILON
     return float(brentq(excess, 0.0, MAX_CLIENT_EPSILON, xtol=1e-9))
-
-
-# scipy has no type information of its own.
 
 
 RECORD_CONFIDENCE = 0.95
@@ -216,6 +211,48 @@ def one_run_bound(
     best = int(np.argmax(bounds))
     ceiling = max(refuted_epsilon(m, r, r, delta, each) for r in tried)
     return OneRunBound(bounds[best], ceiling, m, *found[best], delta, confidence)
+
+
+_FEWEST_SHARES_SEEN = 4.5
+"""Deviations by which a missing share shows, so that it is found in 95 % of runs and more."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClientTest:
+    """What a round of canary clients shows of the noise that the settings promise."""
+
+    bound: CanaryBound
+    """By the mean cosine: right where the noise is Gaussian."""
+    free: OneRunBound
+    """By guesses alone, whatever the noise is."""
+    claimed: float
+    """ε of one release of an update, by the accountant."""
+    noise: Interval
+    promised: float
+    uneven: bool
+    """Whether some tensor's noise is not normal with that deviation."""
+    clients: int
+    """Of the round whose noise was measured."""
+    dimensions: int
+    """Of the same."""
+
+    @property
+    def shown(self) -> float:
+        """The ε of one release that canary clients show at least."""
+        return max(self.bound.epsilon, self.free.epsilon)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the noise is not what is promised, or hides less than the accountant says."""
+        as_promised = self.noise.low <= self.promised <= self.noise.high
+        return self.shown > self.claimed or not as_promised or self.uneven
+
+    @property
+    def missing_share_shows(self) -> bool:
+        """Whether the noise of one client less would have been noticed."""
+        missing = 1 - math.sqrt(1 - 1 / self.clients)
+        return missing * math.sqrt(2 * self.dimensions) >= _FEWEST_SHARES_SEEN
 
 
 def _right(in_by_score_m: NDArray[np.bool_], guesses: int) -> int:

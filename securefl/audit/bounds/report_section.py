@@ -9,81 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from securefl.audit.bounds.canaries import Canaries, CanaryRound, canary_round
 from securefl.audit.bounds.canary_bounds import (
-    CanaryBound,
+    ClientTest,
     OneRunBound,
     canary_bound,
     one_run_bound,
 )
-from securefl.audit.bounds.client_rounds import CanaryRound, canary_round
-from securefl.audit.bounds.record_canaries import Canaries
-from securefl.audit.findings import FindingsTable, Number, Section, Verdict
-from securefl.audit.rules import Rule, always, decided
-from securefl.audit.statistics import Interval
+from securefl.audit.bounds.verdict import RULES, Bounded
+from securefl.audit.findings import FindingsTable, Number, Section
+from securefl.audit.rules import decided
 from securefl.privacy.accountants import Accountant, epsilon
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History
-from securefl.privacy.wording import WHAT
 from securefl.settings.tables import Config
 
 ALARM = 0.05
 CANARIES, DIMENSIONS = 200, 10_000
 MOST_DRAWS = 20_000_000
-_FEWEST_SHARES_SEEN = 4.5
-"""Deviations by which a missing share shows, so that it is found in 95 % of runs and more."""
-
-MEANINGS = (
-    (0.16, "next to nothing; without noise that is no promise"),
-    (1.0, "records are kept apart a little"),
-    (3.0, "records are kept apart"),
-    (8.0, "records are kept apart so well that the model is far from private"),
-    (math.inf, "some records are kept apart all but surely"),
-)
-"""Lower bounds on ε up to each number, in words."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ClientTest:
-    """What a round of canary clients shows of the noise that the settings promise."""
-
-    bound: CanaryBound
-    """By the mean cosine: right where the noise is Gaussian."""
-    free: OneRunBound
-    """By guesses alone, whatever the noise is."""
-    claimed: float
-    """ε of one release of an update, by the accountant."""
-    noise: Interval
-    promised: float
-    uneven: bool
-    """Whether some tensor's noise is not normal with that deviation."""
-    clients: int
-    """Of the round whose noise was measured."""
-    dimensions: int
-    """Of the same."""
-
-    @property
-    def shown(self) -> float:
-        """The ε of one release that canary clients show at least."""
-        return max(self.bound.epsilon, self.free.epsilon)
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the noise is not what is promised, or hides less than the accountant says."""
-        as_promised = self.noise.low <= self.promised <= self.noise.high
-        return self.shown > self.claimed or not as_promised or self.uneven
-
-    @property
-    def missing_share_shows(self) -> bool:
-        """Whether the noise of one client less would have been noticed."""
-        missing = 1 - math.sqrt(1 - 1 / self.clients)
-        return missing * math.sqrt(2 * self.dimensions) >= _FEWEST_SHARES_SEEN
 
 
 def client_test(config: Config, n_clients: int, seed: int) -> ClientTest:
@@ -110,122 +57,6 @@ def _noise_round(config: Config, n_clients: int, seed: int) -> CanaryRound:
 def record_bound(scores: ArrayLike, canaries: Canaries, config: Config) -> OneRunBound:
     """Of a run with canary records."""
     return one_run_bound(scores, canaries.included, config.privacy.delta, 1 - ALARM)
-
-
-def meaning_of(shown: float) -> str:
-    """Returns in words what a lower bound `shown` on ε says of a record.
-
-    An ε allows a guess whether a record was trained on, made with even odds, to be right with a
-    probability of 1 / (1 + e^-ε) (Kairouz et al., ICML 2015, at δ = 0).
-    """
-    words = next(words for most, words in MEANINGS if shown <= most)
-    right = f"{100 / (1 + math.exp(-shown)):.4g}"
-    return f"{words} (up to {right} % of guesses at even odds are right)"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Bounded:
-    """What the rules go by."""
-
-    level: str
-    """privacy.level."""
-    claimed: float
-    """The largest ε by the accountant; infinite where nothing is promised."""
-    records: OneRunBound | None
-    clients: ClientTest | None
-
-    @property
-    def shown(self) -> float:
-        """The ε that canary records show at least."""
-        return self.records.epsilon if self.records else 0.0
-
-    @property
-    def whom(self) -> str:
-        """Whom the promise is about, in words."""
-        return WHAT[Level(self.level)]
-
-    @property
-    def out_of_reach(self) -> bool:
-        """True where no canary could have refuted the claim."""
-        tried = self.records
-        return not self.clients and (tried is None or tried.ceiling <= self.claimed)
-
-
-def _wrong_noise(clients: ClientTest) -> str:
-    return (
-        f"The claim is refuted: a round's noise measures {clients.noise.value:.3g} clip norms "
-        f"where {clients.promised:.3g} are promised{', unevenly' if clients.uneven else ''}, "
-        f"and canary clients show an ε of at least {clients.shown:.3g} where the round is said to "
-        f"spend {clients.claimed:.3g}."
-    )
-
-
-def _too_few_canaries(found: Bounded) -> str:
-    ceiling = f"{found.records.ceiling:.2g}" if found.records else "nothing"
-    return (
-        f"ε is said to be at most {found.claimed:.3g} for {found.whom}. So many canary records can "
-        f"show {ceiling} at most, and showed {found.shown:.2g}: they could not have refuted it."
-    )
-
-
-def _stood(found: Bounded) -> str:
-    least = f"canary records show at least {found.shown:.2g}"
-    if clients := found.clients:
-        least = (
-            f"canary clients show at least {clients.shown:.2g} of the {clients.claimed:.3g} of one "
-            "round"
-        )
-    return (
-        f"ε is at most {found.claimed:.3g} for {found.whom}. It was attacked, and stood: {least}."
-    )
-
-
-RULES: tuple[Rule[Bounded], ...] = (
-    Rule(
-        Verdict.LEAKS,
-        # A record is a part of a client: what hides clients hides it, too.
-        lambda found: found.shown > found.claimed,
-        "canary records show a larger ε than is claimed",
-        lambda found: (
-            f"The claim is refuted: ε is said to be at most {found.claimed:.3g}, and canary "
-            f"records show at least {found.shown:.3g}."
-        ),
-    ),
-    Rule(
-        Verdict.LEAKS,
-        lambda found: bool(found.clients and found.clients.refuted),
-        "canary clients show a larger ε than a round is said to spend, or the noise of a round is "
-        "not what is promised",
-        lambda found: _wrong_noise(cast("ClientTest", found.clients)),
-    ),
-    Rule(
-        Verdict.OPEN,
-        lambda found: math.isinf(found.claimed) and bool(found.records),
-        "no ε is claimed; it says what canary records show",
-        lambda found: (
-            "No differential privacy was claimed, so nothing bounds what the model tells of a "
-            f"record. Canary records show an ε of at least {found.shown:.2g}: "
-            f"{meaning_of(found.shown)}."
-        ),
-    ),
-    Rule(
-        Verdict.OPEN,
-        lambda found: math.isinf(found.claimed),
-        "no ε is claimed, and no canary records were tried",
-        lambda _: (
-            "No differential privacy was claimed, and no canary records were tried; without "
-            "noise that promises nothing."
-        ),
-    ),
-    Rule(
-        Verdict.WEAK,
-        lambda found: found.out_of_reach,
-        "so many canary records could not have refuted the claim",
-        _too_few_canaries,
-    ),
-    Rule(Verdict.HOLDS, always, "the claim was attacked, and stood", _stood),
-)
 
 
 def epsilon_section(

@@ -22,11 +22,12 @@ import torch
 
 from securefl.audit.exposure.opened_messages import (
     CONTRIBUTION_ERROR,
+    SentValues,
     contribution_in,
     require_profile,
+    unaggregated,
 )
 from securefl.audit.exposure.sealed_messages import SealedMessages, too_alike
-from securefl.audit.exposure.unaggregated import SentValues, unaggregated
 from securefl.audit.exposure.views import Leak
 from securefl.build.exchange import is_blind, sealed_kinds
 from securefl.build.training import equal_weight

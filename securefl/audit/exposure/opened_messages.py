@@ -1,4 +1,4 @@
-"""Messages under one-time keys, opened one by one: a contribution, a profile.
+"""Messages under one-time keys, opened one by one, and totals that are one client's own.
 
 The values are (σ² + μ²) / 4, μ and the mean of log σ². The last follows from the others, so that it
 can hold nothing of its own.
@@ -6,6 +6,7 @@ can hold nothing of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import final
@@ -103,3 +104,30 @@ def require_error(slots: Values, noise: float) -> None:
     """Raise MessageRefused where slots that hold nothing show no error, or a small one."""
     if len(slots) >= _ENOUGH and np.mean(slots**2) < noise**2 / 4:
         raise MessageRefused("its encryption has no error, or a small one: the key is readable")
+
+
+_SAME = 1e-4
+"""Relative to the largest value: rounding to 2^-16, and values of 32 bits."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SentValues:
+    """One client's contribution."""
+
+    client: str
+    values: Values
+    weight: float
+
+
+def unaggregated(told: Values, sent: Sequence[SentValues]) -> str:
+    """The client whose values these are, where their mean is something else; empty where none."""
+    alike = [one for one in sent if len(one.values) == len(told)]
+    if len(alike) < 2:
+        return ""
+    rows = np.stack([one.values for one in alike])
+    mean = np.average(rows, 0, [one.weight for one in alike])
+    same = _SAME * max(1.0, float(np.abs(told).max()))
+    if np.abs(told - mean).max() <= 4 * same:
+        return ""
+    return next((o.client for o in alike if np.abs(told - o.values).max() <= same), "")

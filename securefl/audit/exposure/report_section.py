@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import final
 
+from securefl.audit.exposure.verdict import RULES, Exposed, server_view
 from securefl.audit.exposure.views import (
     OUTSIDER,
     Field,
@@ -15,8 +14,8 @@ from securefl.audit.exposure.views import (
     Shows,
     views,
 )
-from securefl.audit.findings import FindingsTable, Number, Section, Verdict
-from securefl.audit.rules import Rule, always, decided
+from securefl.audit.findings import FindingsTable, Number, Section
+from securefl.audit.rules import decided
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
 
@@ -34,99 +33,6 @@ _CARDS = (
 _NOT_LOOKED_FOR = (
     "A ciphertext's noise, the nonce of its key and the times of messages could carry something "
     "that is not looked for here; nor is anything that a changed program sends past the ledger."
-)
-
-
-def _server(found: Sequence[PartyView]) -> PartyView:
-    return next((view for view in found if view.party == SERVER), PartyView(SERVER, ()))
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Exposed:
-    """What the rules go by."""
-
-    views: Sequence[PartyView]
-    leaks: Sequence[Leak]
-    noisy: bool
-    """True where each client adds all of its noise itself."""
-
-    @property
-    def read(self) -> str:
-        """Kinds of single clients' values that the server could read; empty for none."""
-        fields = _server(self.views).reads_single_clients
-        return " and ".join(sorted({str(field.kind) for field in fields}))
-
-    @property
-    def scored(self) -> bool:
-        """True where the server could read a score of each client."""
-        return any(field.shows is Shows.SCORES for field in _server(self.views).fields)
-
-    @property
-    def sealed(self) -> bool:
-        """True where anything was sealed on its way to the server."""
-        return any(field.form == "ciphertext" for field in _server(self.views).fields)
-
-
-def _first_leak(found: Exposed) -> str:
-    first = found.leaks[0]
-    return (
-        f"{len(found.leaks)} messages or files are not as the settings promise. The first: round "
-        f"{first.round}, {first.what}, {first.who}: {first.why}."
-    )
-
-
-RULES: tuple[Rule[Exposed], ...] = (
-    Rule(
-        Verdict.LEAKS,
-        lambda found: bool(found.leaks),
-        "a message or a file is not as the settings promise",
-        _first_leak,
-    ),
-    Rule(
-        Verdict.WEAK,
-        lambda found: not found.read and found.scored,
-        "of single clients the server could read scores alone",
-        lambda _: (
-            "Of single clients the server could read a score each, by which it selected: how far "
-            "their data are from its own. All that clients sent it was sealed."
-        ),
-    ),
-    Rule(
-        Verdict.HOLDS,
-        lambda found: not found.read,
-        "the server could read totals alone",
-        lambda _: (
-            "The server could read nothing of any single client: all that clients sent it was "
-            "sealed, and it learnt totals alone."
-        ),
-    ),
-    Rule(
-        Verdict.WEAK,
-        lambda found: not found.sealed and found.noisy,
-        "nothing at all was encrypted, and each client adds noise of its own to what it sends",
-        lambda found: (
-            f"Nothing was encrypted: the server could read the {found.read} of every single "
-            "client, with the noise that ε counts."
-        ),
-    ),
-    Rule(
-        Verdict.LEAKS,
-        lambda found: not found.sealed,
-        "nothing at all was encrypted",
-        lambda found: (
-            f"Nothing was encrypted: the server could read the {found.read} of every single client."
-        ),
-    ),
-    Rule(
-        Verdict.WEAK,
-        always,
-        "the server could read single clients' values, as the settings say, and the rest is sealed",
-        lambda found: (
-            f"As the settings say, and no more: the server could read the {found.read} of every "
-            'single client. The rest was sealed. exchange.encrypt = "model" seals these too.'
-        ),
-    ),
 )
 
 
@@ -184,7 +90,7 @@ def _numbers(
     how = "bytes of the ledger whose receiver, sender, field and form are known"
     yield Number("attributed", own / total if total else 1.0, how, unit="%")
     yield Number("wire bytes", total, "all messages of ledger.jsonl", unit="bytes")
-    server = _server(found)
+    server = server_view(found)
     n_read = sum(field.n_values for field in server.reads_single_clients)
     yield Number("single clients' values that the server could read", n_read, "ledger.jsonl")
     yield Number(

@@ -1,15 +1,27 @@
-"""What attackers know or assume of BN's statistics, and which of it they leave free.
+"""BN's statistics as attackers assume them, or recover them from the gradient.
+
+Behind a layer y = W x + b, BN makes γ (y - μ)/σ + β. With g the gradient for its output, δ = γ g/σ
+that for y, and sums over all values of a channel,
+
+    ∂β = Σ g,   ∂γ = Σ g (y - μ)/σ,   ∂b = Σ δ = γ ∂β/σ,   W·∂W + b ∂b = Σ δ y,
+
+so that σ = γ ∂β / ∂b and μ/σ = ((W·∂W + b ∂b)/γ - ∂γ) / ∂β: who sees the gradients of weights
+needs nothing else. Without a bias μ/σ alone follows. Axes: C channels.
 
 Axes: N mini-batches, each attacked by itself; C channels.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from securefl.audit.inversion.recover_bn_statistics import recovered_statistics
-from securefl.audit.inversion.victim_gradient import (
+from securefl.audit.inversion.target import (
     Assumed,
     Belief,
     Beliefs,
@@ -18,6 +30,87 @@ from securefl.audit.inversion.victim_gradient import (
     batch_gradient,
 )
 from securefl.norms.find import BatchNorm, batch_norm_layers
+
+LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+SMALLEST = 1e-6
+"""Of the largest in its layer: a divisor below says nothing but rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredStatistics:
+    """Of one BN layer; NaN where the gradient does not tell."""
+
+    ratio_C: Tensor
+    """μ / √(σ² + ε)."""
+    sigma_C: Tensor
+    """√(σ² + ε)."""
+
+
+def recovered_statistics(
+    model: nn.Module, gradient: Gradient, x: Tensor
+) -> Mapping[str, RecoveredStatistics]:
+    """What one mini-batch's gradient tells of the constants that its BN layers were given.
+
+    Args:
+        model: as the client got it.
+        gradient: by the names of the model's parameters.
+        x: any batch, to see which layer stands in front of which.
+    """
+    layers, feeds = batch_norm_layers(model), feeding(model, x)
+    return {
+        name: _solved(model, gradient, feeds[name], name, layers[name])
+        for name in layers
+        if name in feeds and f"{name}.bias" in gradient and f"{name}.weight" in gradient
+    }
+
+
+def _solved(
+    model: nn.Module, gradient: Gradient, front: str, name: str, layer: BatchNorm
+) -> RecoveredStatistics:
+    gamma_C = layer.weight.detach()
+    shift_C, slope_C = gradient[f"{name}.bias"], gradient[f"{name}.weight"]
+    weight = model.get_parameter(f"{front}.weight").detach()
+    product_C = (weight * gradient[f"{front}.weight"]).flatten(1).sum(1)
+    sigma_C = torch.full_like(gamma_C, torch.nan)
+    if f"{front}.bias" in gradient:
+        bias_gradient_C = gradient[f"{front}.bias"]
+        product_C = product_C + model.get_parameter(f"{front}.bias").detach() * bias_gradient_C
+        sigma_C = _divided(gamma_C * shift_C, bias_gradient_C)
+        sigma_C = torch.where(sigma_C >= layer.eps**0.5, sigma_C, torch.nan)
+    return RecoveredStatistics(_divided(_divided(product_C, gamma_C) - slope_C, shift_C), sigma_C)
+
+
+def _divided(over_C: Tensor, under_C: Tensor) -> Tensor:
+    clear_C = under_C.abs() > SMALLEST * under_C.abs().max()
+    return torch.where(clear_C, over_C / torch.where(clear_C, under_C, 1), torch.nan)
+
+
+def feeding(model: nn.Module, x: Tensor) -> dict[str, str]:
+    """The linear layer or convolution whose output each BN layer gets, where one does."""
+    outputs: list[tuple[Tensor, str]] = []
+    found: dict[str, str] = {}
+
+    def note_output(name: str) -> Any:
+        return lambda _layer, _inputs, output: outputs.append((output, name))
+
+    def note_input(name: str) -> Any:
+        def note(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            for output, front in outputs:
+                if output is inputs[0]:
+                    found[name] = front
+
+        return note
+
+    watched = copy.deepcopy(model).eval()
+    for name, module in watched.named_modules():
+        if type(module) in LINEAR:
+            module.register_forward_hook(note_output(name))
+    for name, layer in batch_norm_layers(watched).items():
+        layer.register_forward_pre_hook(note_input(name))
+    with torch.no_grad():
+        watched(x)
+    uses = [front for _, front in outputs]
+    return {name: front for name, front in found.items() if uses.count(front) == 1}
 
 
 def fixed(model: nn.Module, statistics: Statistics, n: int) -> dict[str, Belief]:

@@ -17,13 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from securefl.audit.inversion.victim_gradient import (
-    Assumed,
-    Beliefs,
-    Gradient,
-    Statistics,
-    batch_gradient,
-)
+from securefl.audit.inversion.target import Assumed, Beliefs, Gradient, Statistics, batch_gradient
 from securefl.errors import DataError
 from securefl.norms.find import batch_norm_layers
 

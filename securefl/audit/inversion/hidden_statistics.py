@@ -1,4 +1,4 @@
-"""Whether hidden statistics protect images: the attacker who knows them against all who do not."""
+"""Hidden statistics and images: how close rebuilt ones are, with the statistics and without."""
 
 from __future__ import annotations
 
@@ -8,15 +8,69 @@ from enum import StrEnum
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped, unused-ignore]
+from scipy.stats import t  # type: ignore[import-untyped, unused-ignore]
+from skimage.metrics import structural_similarity
 
-from securefl.audit.findings import Verdict
-from securefl.audit.inversion.image_quality import mean_interval
-from securefl.audit.rules import Rule, always, decided
-from securefl.audit.statistics import Interval
+from securefl.audit.statistics import CONFIDENCE, Interval
+from securefl.errors import DataError
 
-ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
-"""From the best to the worst, of those that a section unites."""
+BEST_PSNR = 60.0
+"""dB at which PSNR ends: rounding pixels to 8 bits alone costs 58.9 dB, so all above is one."""
+SSIM_WINDOW = 7
+"""Pixels on a side, of scikit-image's uniform window; smaller where the image is."""
+
+Images = NDArray[np.float64]
+"""Of shape (n, height, width) or (n, channels, height, width), each pixel in 0..1."""
+
+
+def psnr(originals: Images, rebuilt: Images) -> NDArray[np.float64]:
+    """10 log10(1 / mean squared error) of each image, in dB, at most BEST_PSNR."""
+    error_n = np.square(originals - rebuilt).reshape(len(originals), -1).mean(1)
+    found: NDArray[np.float64] = -10 * np.log10(np.maximum(error_n, 10 ** (-BEST_PSNR / 10)))
+    return found
+
+
+def ssim(originals: Images, rebuilt: Images) -> NDArray[np.float64]:
+    """The mean structural similarity of each image (Wang et al. 2004), in -1..1.
+
+    Raises:
+        DataError: images of less than 3 × 3 pixels.
+    """
+    window = min(SSIM_WINDOW, *originals.shape[-2:])
+    window -= 1 - window % 2
+    if window < 3:
+        raise DataError(f"images of {originals.shape[-2:]} pixels: SSIM needs 3 × 3 at least")
+    channels = 0 if originals.ndim == 4 else None
+    return np.array(
+        [
+            structural_similarity(a, b, win_size=window, data_range=1.0, channel_axis=channels)
+            for a, b in zip(originals, rebuilt, strict=True)
+        ]
+    )
+
+
+def matched(originals: Images, rebuilt: Images) -> Images:
+    """`rebuilt` in the order that has the least squared error: a batch's gradient has none."""
+    a, b = originals.reshape(len(originals), -1), rebuilt.reshape(len(rebuilt), -1)
+    cost = np.square(a[:, None] - b[None]).mean(2)
+    found: Images = rebuilt[linear_sum_assignment(cost)[1]]
+    return found
+
+
+def mean_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
+    """The mean with Student's t interval.
+
+    Raises:
+        DataError: fewer than two values, or one that is not finite.
+    """
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim != 1 or len(found) < 2 or not np.isfinite(found).all():
+        raise DataError(f"values of shape {found.shape}: must be two or more finite numbers")
+    k, mean = len(found), float(found.mean())
+    margin = float(t.ppf((1 + confidence) / 2, k - 1)) * float(found.std(ddof=1)) / k**0.5
+    return Interval(mean, mean - margin, mean + margin)
 
 
 class Attacker(StrEnum):
@@ -73,82 +127,6 @@ class HiddenStatistics:
         return max(self.exact_gain.low, self.adaptive_gain.low) > 0
 
 
-_COSTS = "Hiding the statistics costs attackers something, and images are"
-_STILL = f"{_COSTS} still rebuilt, or may be, better than a guess from the label"
-STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
-    Rule(
-        Verdict.LEAKS,
-        lambda found: found.adaptive_gain.low > 0 and not found.protects,
-        "who lacks the statistics rebuilds images for certain better than a guess from the label, "
-        "and lacking them costs nothing for certain",
-        lambda _: (
-            "Sealing the statistics is no protection: who reads a client's gradient rebuilds its "
-            "images without them as well, so seal the model too, or add noise"
-        ),
-    ),
-    Rule(
-        Verdict.WEAK,
-        lambda found: found.adaptive_gain.low > 0,
-        "the same, but lacking them costs every attacker something for certain",
-        lambda _: _STILL,
-    ),
-    Rule(
-        Verdict.OPEN,
-        lambda found: not found.protects,
-        "lacking them costs nothing for certain",
-        lambda _: (
-            "No protection is shown, and nobody without the statistics does better for certain "
-            "than a guess from the label"
-        ),
-    ),
-    Rule(
-        Verdict.OPEN,
-        lambda found: found.exact_gain.low <= 0,
-        "not even who has them does better for certain than the guess",
-        lambda _: f"{_COSTS} not rebuilt for certain even with them",
-    ),
-    Rule(
-        Verdict.WEAK,
-        lambda found: found.adaptive_gain.value > 0,
-        "who lacks them does better than the guess, though not for certain",
-        lambda _: _STILL,
-    ),
-    Rule(
-        Verdict.HOLDS,
-        always,
-        "who lacks them does no better than the guess",
-        lambda _: f"{_COSTS} not rebuilt better than a guess from the label",
-    ),
-)
-"""Rules of a run that seals the statistics alone."""
-
-
-def if_sealed(found: HiddenStatistics) -> str:
-    """Return what sealing the statistics alone would come to, in words."""
-    return decided(STATISTICS_SEALED, found)[1]
-
-
-NOTHING_SEALED: tuple[Rule[HiddenStatistics], ...] = (
-    Rule(
-        Verdict.LEAKS,
-        lambda found: found.rebuilt,
-        "somebody rebuilds images for certain better than a guess from the label",
-        if_sealed,
-    ),
-    Rule(Verdict.OPEN, always, "nobody does", if_sealed),
-)
-"""Rules of a run that seals neither statistics nor updates."""
-UPDATES_SEALED: tuple[Rule[HiddenStatistics], ...] = (
-    Rule(Verdict.OPEN, always, "always: sums of clients' updates are not attacked", if_sealed),
-)
-"""Rules of a run of which nobody reads single clients' updates."""
-RULES: Mapping[Hidden, tuple[Rule[HiddenStatistics], ...]] = {
-    Hidden.STATISTICS: STATISTICS_SEALED,
-    Hidden.NOTHING: NOTHING_SEALED,
-    Hidden.UPDATES: UPDATES_SEALED,
-}
-
-
 def compared(
     baseline_NB: NDArray[np.float64], by: Mapping[Attacker, NDArray[np.float64]]
 ) -> HiddenStatistics:
@@ -173,8 +151,3 @@ def units(values_NB: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     found: NDArray[np.float64] = values_NB.mean(1) if len(values_NB) > 1 else values_NB[0]
     return found
-
-
-def worst(found: list[Verdict]) -> Verdict:
-    """Of several."""
-    return max(found, key=ORDER.index)

@@ -1,4 +1,7 @@
-"""Gradient inversion with and without the statistics of BN: what each attacker rebuilds.
+"""Images that each attacker rebuilds, with and without the statistics of BN.
+
+Axes: B batch, M units of the layer, D features of an input. The gradient is dW = δᵀ X with δ of
+shape (B, M) and X of shape (B, D), and that of the bias is the sum of δ over the batch.
 
 Axes: N mini-batches, B images of each, K classes.
 """
@@ -8,12 +11,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from securefl.audit.inversion.assumptions import (
     derived,
@@ -22,12 +26,113 @@ from securefl.audit.inversion.assumptions import (
     fresh,
     measured,
 )
-from securefl.audit.inversion.first_layer import first_linear, inputs_of
 from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
-from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics, compared
-from securefl.audit.inversion.image_quality import Images, matched, psnr, ssim
-from securefl.audit.inversion.target import MiniBatches, NormalisedBatch, Target, mini_batches
-from securefl.audit.inversion.victim_gradient import Beliefs, Statistics, running
+from securefl.audit.inversion.hidden_statistics import (
+    Attacker,
+    HiddenStatistics,
+    Images,
+    compared,
+    matched,
+    psnr,
+    ssim,
+)
+from securefl.audit.inversion.target import (
+    Beliefs,
+    MiniBatches,
+    NormalisedBatch,
+    Statistics,
+    Target,
+    mini_batches,
+    running,
+)
+
+N_DRAWS = 20_000
+"""Sets of B - 1 units that are tried; of 2^(B-1) / B about one gives an input's direction."""
+MAX_BATCH = 12
+"""Beyond, N_DRAWS are too few."""
+RANK = 1e-2
+"""A smallest singular value of unit vectors that counts as zero, or how long 1/q may be."""
+TOLERANCE = 1e-4
+"""Below which share of the unit's largest possible value a number is a rounded zero."""
+
+
+def first_linear(model: nn.Module, x: Tensor) -> str | None:
+    """The name of the linear layer with a bias that gets the inputs themselves, where one does."""
+    found: list[str] = []
+
+    def hook(name: str) -> Any:
+        def note(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if inputs[0] is x:
+                found.append(name)
+
+        return note
+
+    watched = copy.deepcopy(model).eval()
+    for name, layer in watched.named_modules():
+        if type(layer) is nn.Linear and layer.bias is not None:
+            layer.register_forward_pre_hook(hook(name))
+    with torch.no_grad():
+        watched(x)
+    return found[0] if len(found) == 1 else None
+
+
+def inputs_of(
+    weight_MD: Float[Tensor, "M D"],
+    bias_M: Float[Tensor, " M"],
+    batch: int,
+    rng: torch.Generator,
+) -> Float[Tensor, "B D"] | None:
+    """The batch's inputs in some order; None where the gradient does not give them away.
+
+    One input is dW / db. Several are found as in Dimitrov et al., SPEAR (NeurIPS 2024): of the ways
+    to write dW as a product of rank B, the true δ has a zero wherever a ReLU was off. It needs δ to
+    be zero there: statistics of BN that are constants, whatever they are. Where one input's ReLUs
+    are off wherever another's are, their mixture can have as many zeros, and is then found instead.
+    """
+    weight_MD, bias_M = weight_MD.double(), bias_M.double()
+    if batch == 1:
+        square = bias_M.square().sum()
+        return (bias_M @ weight_MD / square)[None] if square > 0 else None
+    u_MK, s_K, v_KD = torch.linalg.svd(weight_MD, full_matrices=False)
+    if not 1 < batch <= min(MAX_BATCH, len(s_K)) or s_K[batch - 1] <= 1e-6 * s_K[0]:
+        return None
+    left_MB, right_BD = u_MK[:, :batch] * s_K[:batch], v_KD[:batch]
+    directions_BB = _sparse_directions(left_MB, rng)
+    if directions_BB is None:
+        return None
+    length_B = torch.linalg.lstsq(left_MB @ directions_BB, bias_M[:, None]).solution[:, 0]
+    found: Tensor = torch.linalg.solve(directions_BB * length_B, right_BD)
+    return found
+
+
+def _sparse_directions(
+    left_MB: Float[Tensor, "M B"], rng: torch.Generator
+) -> Float[Tensor, "B B"] | None:
+    """Columns q for which `left` q has the most zeros, as many as the batch has inputs."""
+    norm_M = left_MB.norm(dim=1)
+    alive_MB = left_MB[norm_M > 1e-4 * norm_M.max()]
+    alive_MB = alive_MB / alive_MB.norm(dim=1, keepdim=True)
+    m, batch = alive_MB.shape
+    if m <= batch:
+        return None
+    drawn_NM = torch.rand(N_DRAWS, m, generator=rng, dtype=torch.float64).argsort(1)
+    # q is orthogonal to B - 1 units, and has 1 along a direction of chance: a square system, whose
+    # solution is long where the units are dependent, so that there is no single q.
+    chance_1B = torch.randn(1, batch, generator=rng, dtype=torch.float64).expand(N_DRAWS, 1, -1)
+    square_NBB = torch.cat([alive_MB[drawn_NM[:, : batch - 1]], chance_1B], dim=1)
+    last_B1 = torch.eye(batch, dtype=torch.float64)[:, -1:]
+    null_NB = torch.linalg.solve_ex(square_NBB, last_B1.expand(N_DRAWS, -1, 1))[0][..., 0]
+    length_N = null_NB.norm(dim=1)
+    null_NB = (null_NB / length_N[:, None])[length_N < 1 / RANK]
+    zeros_N = ((null_NB @ alive_MB.T).abs() < TOLERANCE).sum(1)
+    found: list[Tensor] = []
+    for i in zeros_N.argsort(descending=True, stable=True).tolist():
+        if zeros_N[i] <= batch or len(found) == batch:
+            break
+        if torch.linalg.svdvals(torch.stack([*found, null_NB[i]]))[-1] > RANK:
+            found.append(null_NB[i])
+    return torch.stack(found, dim=1) if len(found) == batch else None
+
 
 OUTSIDE = 0.1
 """By how much a pixel may leave 0..1 before a rebuilt image is taken for a failure."""

@@ -16,17 +16,16 @@ from matplotlib.figure import Figure
 from securefl.audit.findings import FindingsTable, Number, Picture, Section
 from securefl.audit.inversion.gradient_matching import Search
 from securefl.audit.inversion.hidden_statistics import (
-    RULES,
     Attacker,
     Hidden,
     HiddenStatistics,
-    if_sealed,
+    Images,
+    mean_interval,
     units,
-    worst,
 )
-from securefl.audit.inversion.image_quality import Images, mean_interval
 from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked, protection
 from securefl.audit.inversion.target import NormalisedBatch, Target
+from securefl.audit.inversion.verdict import RULES, if_sealed, worst
 from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.errors import DataError

@@ -1,4 +1,4 @@
-"""Who can attack a run's records by what they saw, and by which attack."""
+"""Attackers on a run's records: models that each party saw, and attacks that these allow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from securefl.audit.membership.attacks import (
     own_models,
     rmia,
 )
-from securefl.audit.membership.candidates import Candidates
-from securefl.audit.membership.confidences import Phi
+from securefl.audit.membership.candidates import Candidates, Phi
 
 OWN_DEVIATIONS_FROM = 32
 """Models without a sample, from which on LiRA takes a deviation of its own for it."""

@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.audit.membership.confidences import Phi, losses
+from securefl.audit.membership.candidates import Phi, losses
 from securefl.errors import DataError
 
 GAMMA = 1.0

@@ -1,140 +1,40 @@
 """The section on membership: whether somebody can tell who trained, by what they saw.
 
-An attack is found where its AUC or its true positive rate at 1 % false positives has a probability
-of less than 5 % under chance, divided by the number of all such tests (Bonferroni). It is strong
-with an AUC of 0.7 or more, or where it recognises a tenth of the members at 1 % false positives
-(ten times chance), by the lower end of the interval.
-
 ROC curves on logarithmic axes, where few false alarms can be seen (Carlini et al., 2022).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from securefl.audit.findings import FindingsTable, Number, Picture, Section, Verdict
+from securefl.audit.findings import FindingsTable, Number, Picture, Section
 from securefl.audit.membership.attackers import Attack, SeenModels, attacks
 from securefl.audit.membership.attacks import Shadows
 from securefl.audit.membership.candidates import Candidates, Ints
-from securefl.audit.rules import Rule, always, decided
+from securefl.audit.membership.verdict import (
+    ALARM,
+    RULES,
+    STRONG_AREA,
+    STRONG_RATE,
+    Compared,
+    MeasuredAttack,
+)
+from securefl.audit.rules import decided
 from securefl.audit.statistics import (
     FEWEST_FOR,
     Interval,
     Roc,
-    least_visible_area,
     p_value_of_area,
     p_value_of_rate,
 )
 from securefl.errors import DataError
 from securefl.report.plots import COLOURS, STYLES, bare, png
 
-ALARM = 0.05
-STRONG_AREA, STRONG_RATE = 0.7, 0.1
-FEWEST = 30
 KEY, TITLE = "membership", "Membership inference"
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class MeasuredAttack:
-    """What one attack came to on the records that are compared."""
-
-    attack: Attack
-    roc: Roc
-    area: Interval
-    rate: Interval | None
-    """At 1 % false positives; None where there are too few non-members."""
-    p_value: float
-    """The least probability under chance of the attack's tests."""
-
-    @property
-    def strong(self) -> bool:
-        """True where what it finds is more than slight."""
-        return self.area.low >= STRONG_AREA or bool(self.rate and self.rate.low >= STRONG_RATE)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """What the rules go by."""
-
-    attacks: Sequence[MeasuredAttack]
-    members: int
-    others: int
-    probability: float
-    """Under chance; an attack is found where its own is smaller."""
-
-    @property
-    def alarmed(self) -> Sequence[MeasuredAttack]:
-        """Attacks that are found."""
-        return [each for each in self.attacks if each.p_value < self.probability]
-
-    @property
-    def best(self) -> MeasuredAttack:
-        """The attack that chance explains least."""
-        return min(self.attacks, key=lambda each: (each.p_value, -each.area.value))
-
-
-def _holds(found: Compared) -> str:
-    visible = least_visible_area(found.members, found.others, found.probability)
-    return (
-        f"None of {len(found.attacks)} attacks told training records from others better than by "
-        f"chance. An attack that picks the training record out of two in {visible:.0%} of the "
-        f"cases (50 % is guessing) would have been noticed with these {found.members} and "
-        f"{found.others} records."
-    )
-
-
-def _told(how: str, best: MeasuredAttack) -> str:
-    words = (
-        f"Who has seen enough can tell {how} which records were trained on. The attack "
-        f"{best.attack.name!r}, open to {best.attack.observer}, picks the training record out of "
-        f"two in {best.area.value:.0%} of the cases (50 % is guessing)."
-    )
-    if best.rate and best.rate.low > 0.01:
-        words += (
-            f" It recognises {best.rate.value:.1%} of the training records while it is wrong about "
-            "one other record in a hundred (1 % is guessing)."
-        )
-    return words
-
-
-RULES: tuple[Rule[Compared], ...] = (
-    Rule(
-        Verdict.OPEN,
-        lambda found: min(found.members, found.others) < FEWEST,
-        f"fewer than {FEWEST} training or test records can be compared",
-        lambda found: (
-            f"Only {found.members} training and {found.others} test records could be compared."
-        ),
-    ),
-    Rule(
-        Verdict.HOLDS,
-        lambda found: not found.alarmed,
-        f"no attack is found: each is likelier than {100 * ALARM:g} % under chance, over all tests "
-        "together; it says which AUC would have been found",
-        _holds,
-    ),
-    Rule(
-        Verdict.LEAKS,
-        lambda found: any(each.strong for each in found.alarmed),
-        f"an attack that is found has an AUC of {STRONG_AREA} or more, or a TPR of "
-        f"{100 * STRONG_RATE:g} % at 1 % FPR, by the lower end of its interval",
-        lambda found: _told("clearly", found.best),
-    ),
-    Rule(
-        Verdict.WEAK,
-        always,
-        "an attack is found",
-        lambda found: _told("slightly better than by chance", found.best),
-    ),
-)
 
 
 def membership_section(
@@ -169,7 +69,7 @@ def membership_section(
         words + _uneven(shadows, chosen, member_S),
         [number for each in found for number in _numbers(each, seed)] + rare,
         [_table(found, compared.alarmed)],
-        [_picture({each.attack.name: each.roc for each in found}, members, others)],
+        [_picture({each.name: each.roc for each in found}, members, others)],
         [*refusal, *_notes(members, others, shadows)],
     )
 
@@ -184,7 +84,9 @@ def _measured(
     if len(roc.others) >= FEWEST_FOR[0.01]:
         rate = roc.tpr_at(0.01, rng)
         chances.append(p_value_of_rate(roc, 0.01))
-    return MeasuredAttack(attack, roc, roc.auc(rng), rate, min(chances))
+    return MeasuredAttack(
+        attack.name, attack.observer, attack.method, roc, roc.auc(rng), rate, min(chances)
+    )
 
 
 def _uneven(shadows: Shadows | None, chosen: Ints, member_S: NDArray[np.bool_]) -> str:
@@ -202,7 +104,7 @@ def _uneven(shadows: Shadows | None, chosen: Ints, member_S: NDArray[np.bool_]) 
 
 
 def _numbers(found: MeasuredAttack, seed: int) -> list[Number]:
-    name, method = found.attack.name, found.attack.method
+    name, method = found.name, found.method
     numbers = [Number.of(f"AUC, {name}", found.area, method, seed)]
     if found.rate:
         numbers.append(Number.of(f"TPR at 1 % FPR, {name}", found.rate, method, seed, "%"))
@@ -214,7 +116,7 @@ def _rare(
 ) -> tuple[list[Number], list[str]]:
     """True positive rates at 0.1 %, or why there are none."""
     try:
-        rates = [(each.attack, each.roc.tpr_at(0.001, rng)) for each in found]
+        rates = [(each, each.roc.tpr_at(0.001, rng)) for each in found]
     except DataError as error:
         return [], [f"Not given: {error}."]
     return [
@@ -226,8 +128,8 @@ def _rare(
 def _table(found: Sequence[MeasuredAttack], alarmed: Sequence[MeasuredAttack]) -> FindingsTable:
     rows = [
         (
-            each.attack.name,
-            each.attack.observer,
+            each.name,
+            each.observer,
             _shown(each.area, ".3f"),
             _shown(each.rate, ".1%") if each.rate else "too few records",
         )

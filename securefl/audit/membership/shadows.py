@@ -24,8 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from securefl.audit.membership.attacks import Shadows
-from securefl.audit.membership.candidates import Candidates
-from securefl.audit.membership.confidences import Phi, confidences
+from securefl.audit.membership.candidates import Candidates, Phi, confidences
 from securefl.build.run import run
 from securefl.errors import ConfigError
 from securefl.runs.folder_reader import RoundMetrics

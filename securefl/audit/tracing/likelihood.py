@@ -1,4 +1,4 @@
-"""Whether a record went into a statistic: the likelihood ratio of what was released.
+"""Tracing a record in a statistic: the likelihood ratio, and trials that draw, release and score.
 
 Released is the mean of n records' vectors v, with noise or without. With mean m and covariance C of
 a population of which the attacker knows a public sample, and noise of covariance T,
@@ -14,12 +14,21 @@ A profile of mean and variance is the mean of v = (z, z²). There is a second, e
 record without which the n - 1 others would have a negative variance was not in.
 
 Axes: P public records, B records, Q elements, V values of a vector.
+
+Each trial draws n records without replacement, releases their statistic by the library's own code,
+and scores one of them and one record that is not in it. Public records are neither. One of each a
+trial: so scores are independent, as `roc` takes them to be. Over all trials members and others are
+of the same classes, each as often.
+
+Axes: N records of the pool, T trials, B records that are scored, V values.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import final
 
 import numpy as np
@@ -32,6 +41,7 @@ from securefl.errors import DataError
 from securefl.exchange.profile_match import VARIANCE_FLOOR
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 FEWEST_PUBLIC = 50
 """Records without which a covariance is a guess."""
@@ -167,11 +177,6 @@ def impossible(
     return np.asarray(np.any(variance_BQ < -tolerance_Q * n / (n - 1), axis=1))
 
 
-def expected_auc(n_values: int, n: int) -> float:
-    """Φ(√(V / 2n)): of records whose V values are normal, known exactly, and neither is small."""
-    return float(norm.cdf(math.sqrt(n_values / (2 * n))))
-
-
 def private_limit(sigma: float) -> float:
     """Φ(√2 / σ): no attack's AUC is above it, on a sum with noise of σ times the clip.
 
@@ -186,3 +191,50 @@ def _shrunk(records_PV: Array) -> Array:
     covariance: Array = LedoitWolf().fit(records_PV).covariance_
     ridge = _RIDGE * max(1.0, float(np.trace(covariance)) / len(covariance))
     return covariance + ridge * np.eye(len(covariance))
+
+
+_ATTEMPTS = 1000
+
+
+class Others(StrEnum):
+    """Whom a member is told from, over all trials in the same classes."""
+
+    ALL = "anybody"
+    SAME_CLASS = "of its class"
+    """In each trial: harder, since the class itself is no hint."""
+
+
+def drawn(
+    labels_N: Indices, n: int, trials: int, rng: np.random.Generator, others: Others
+) -> Iterator[tuple[Indices, Indices]]:
+    """For each trial n members, and a pair: the first of them, and one that is none.
+
+    Raises:
+        DataError: no two records are of one class, or nearly all of a class are needed.
+    """
+    _, kinds_N, sizes = np.unique(labels_N, return_inverse=True, return_counts=True)
+    comparable = np.flatnonzero(sizes[kinds_N] > 1)
+    if not len(comparable):
+        raise DataError(f"of {len(labels_N)} records no two are of one class: nothing to compare")
+    chosen = rng.choice(comparable, trials)
+    # Another trial's member says of which class: so both sides have each class as often, and this
+    # trial's release does not.
+    classes_T = kinds_N[np.roll(chosen, 1) if others is Others.ALL else chosen]
+    for member, kind in zip(chosen, classes_T, strict=True):
+        yield _one(kinds_N, member, kind, n, rng)
+
+
+def _one(
+    kinds_N: Indices, member: np.int64, kind: np.int64, n: int, rng: np.random.Generator
+) -> tuple[Indices, Indices]:
+    """The other is the first of its class that is left."""
+    for _ in range(_ATTEMPTS):
+        order = rng.permutation(len(kinds_N))
+        order = order[order != member]
+        left = order[n - 1 :]
+        alike = left[kinds_N[left] == kind]
+        if len(alike):
+            return np.concatenate([[member], order[: n - 1]]), np.array([member, alike[0]])
+    raise DataError(
+        f"{n} of {len(kinds_N)} records are members: of a class nobody is left to compare"
+    )

@@ -5,65 +5,85 @@ Axes: N records of the pool.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from securefl.audit.statistics import Interval
-from securefl.audit.tracing.experiment import LARGEST_SHARE, Others, Release, traced
-from securefl.audit.tracing.seen_layers import (
-    Indices,
+from securefl.audit.statistics import Interval, Roc
+from securefl.audit.tracing.likelihood import Array, Indices, LikelihoodRatio, Others, drawn
+from securefl.audit.tracing.traceable import (
+    LayerStatistics,
+    Means,
+    PrivateSums,
+    Profiles,
     SeenLayers,
     seen_by_batch_norm,
     seen_by_profiles,
 )
-from securefl.audit.tracing.traceable import LayerStatistics, Means, PrivateSums, Profiles
+from securefl.audit.tracing.verdict import SentStatistics
 from securefl.data.split import Labelled
+from securefl.errors import DataError
 from securefl.norms.find import batch_norm_layers
+from securefl.privacy.randomness import Randomness, Seeded
+
+LARGEST_SHARE = 0.5
+"""Of the pool in one release; of more of it, the rest are too few and too much like them."""
 
 
-class Shown(StrEnum):
-    """How a statistic leaves a client."""
+class Release(Protocol):
+    """A statistic, and how an attacker who knows the population reads it."""
 
-    NOT_SENT = "not sent"
-    EACH = "in the clear: the server reads each client's"
-    TOTALS = "encrypted: totals over the clients are opened"
-    HIDDEN = "encrypted: no total of it is opened either"
+    def ratio(self, n: int) -> LikelihoodRatio:
+        """For statistics of n records."""
+
+    def statistic(self, clients: Sequence[Indices], randomness: Randomness) -> Array:
+        """Of these records of the pool, as a mean of theirs, shape (V,)."""
+
+    def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
+        """Of records of the pool, shape (B,)."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class SentStatistics:
-    """What a run's clients send of the statistics that can be traced."""
+def traced(  # noqa: PLR0913 -- what is released, of whom, and how often
+    release: Release,
+    labels_N: Indices,
+    n: int,
+    rng: np.random.Generator,
+    *,
+    trials: int,
+    n_clients: int = 1,
+    others: Others = Others.ALL,
+) -> Roc:
+    """The scores of a member and a non-member of each trial.
 
-    statistics: Shown
-    """Means and variances of BN layers."""
-    profiles: Shown
-    """FedProf's; encrypted ones are `HIDDEN`, since scores alone are opened."""
-    n_clients: int
-    """Whose statistics are in one total."""
-    n_records: int
-    """In one such statistic of the client with the fewest: its mini-batch, or all its data."""
-    least: int = 3
-    """exchange.min_clients."""
-    layer: str | None = None
-    """selection.layer, that is profiled."""
-    sigma: float | None = None
-    """Noise at record level on these statistics, privacy.statistics_sigma; None without."""
-    clip: float = 1.5
-    """privacy.statistics_clip."""
-    client_sigma: float | None = None
-    """Noise at client level, privacy.sigma; None without."""
+    Args:
+        release: whose statistic is traced.
+        labels_N: the pool's classes; zeros where it has none.
+        n: records of each client.
+        rng: draws records and noise.
+        trials: how often.
+        n_clients: whose records one statistic is of.
+        others: whom a member is told from.
 
-    @property
-    def worst(self) -> Shown:
-        """How that one leaves a client of which most is seen."""
-        order = (Shown.EACH, Shown.TOTALS, Shown.HIDDEN, Shown.NOT_SENT)
-        return min((self.statistics, self.profiles), key=order.index)
+    Raises:
+        DataError: too few records for so many in a release.
+    """
+    in_all = n * n_clients
+    if in_all > LARGEST_SHARE * len(labels_N):
+        raise DataError(
+            f"{n_clients} x {n} records in a release, of a pool of {len(labels_N)}: must be "
+            f"{LARGEST_SHARE:.0%} of it at most, or there is nobody to be told apart from"
+        )
+    ratio = release.ratio(in_all)
+    found = np.empty((trials, 2))
+    for trial, (members, pair) in enumerate(drawn(labels_N, in_all, trials, rng, others)):
+        seed = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        released_V = release.statistic(np.split(members, n_clients), Seeded(seed))
+        found[trial] = release.scores(ratio, released_V, pair)
+    return Roc.of(found[:, 0], found[:, 1])
 
 
 @final
