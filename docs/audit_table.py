@@ -52,7 +52,7 @@ class Measured:
     high: float | None
 
     def said(self, form: str) -> str:
-        """With its interval."""
+        """Return the number with its interval."""
         if math.isinf(self.value):
             return "no bound"
         if self.low is None or self.high is None:
@@ -62,16 +62,16 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What one run's JSON has."""
+    """Sections of one run's JSON."""
 
     sections: Mapping[str, Any]
 
     def verdict(self, section: str) -> str:
-        """In one word."""
+        """Return the verdict in one word."""
         return str(self.sections[section]["verdict"])
 
     def numbers(self, section: str, begin: str) -> dict[str, Measured]:
-        """All whose names begin so, by the rest of their names."""
+        """Return all whose names begin so, by the rest of their names."""
         return {
             n["name"].removeprefix(begin): Measured(float(n["value"]), n["low"], n["high"])
             for n in self.sections[section]["numbers"]
@@ -79,12 +79,12 @@ class Audit:
         }
 
     def said(self, section: str, begin: str, form: str) -> str:
-        """The first of these as text."""
+        """Return the first of these as text."""
         found = self.numbers(section, begin)
         return next(iter(found.values())).said(form) if found else "–"
 
     def rows(self, section: str, title: str) -> list[list[str]]:
-        """Of the table whose title begins so."""
+        """Return rows of the table whose title begins so."""
         tables = [t for t in self.sections[section]["tables"] if t["title"].startswith(title)]
         return [row for found in tables for row in found["rows"]]
 
@@ -113,7 +113,7 @@ Row = tuple[str, Callable[[Audit], str]]
 
 
 def table(audits: Mapping[str, Audit]) -> str:
-    """A row for each question, a column for each run."""
+    """Return a row for each question, a column for each run."""
     rows = [
         *_exposure(),
         *_membership(),
@@ -127,7 +127,7 @@ def table(audits: Mapping[str, Audit]) -> str:
 
 
 def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table, its first column to the left."""
+    """Return a table, its first column to the left."""
     ruler = ["---", *["--:"] * (len(columns) - 1)]
     return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ruler, *lines))
 
@@ -141,7 +141,7 @@ def _number(question: str, section: str, begin: str, form: str) -> Row:
 
 
 def _bracketed(row: Row, possible: Callable[[Audit], bool]) -> Row:
-    """What would be found, where nobody of the run can do this."""
+    """Put in brackets what would be found, where nobody of the run can do this."""
     question, answer = row
     return question, lambda audit: answer(audit) if possible(audit) else f"[{answer(audit)}]"
 
@@ -169,7 +169,7 @@ def _membership() -> Iterator[Row]:
 
 
 def _best(audit: Audit, begin: str, who: str, form: str) -> str:
-    """Of the attacks that are open to somebody, with its name."""
+    """Return the best of the attacks that are open to somebody, with its name."""
     known = {name for name, observer, *_ in audit.rows("membership", "Attacks") if observer == who}
     found = audit.numbers("membership", begin)
     return _largest({name: n for name, n in found.items() if name in known}, form)
@@ -193,14 +193,14 @@ def _inversion(audit: Audit) -> Iterator[Row]:
 
 
 def _reader(audit: Audit, field: str, shows: Shows = Shows.ONE_CLIENT) -> str:
-    """Whether the server got this."""
+    """Return whether the server got this."""
     rows = audit.rows("exposure", "What the server received")
     got = any(row[0] == field and row[-1] == shows and row[2] == "plaintext" for row in rows)
     return SERVER if got else "nobody"
 
 
 def _reader_of_totals(audit: Audit) -> str:
-    """FedTAN's are totals: who reads all clients' has them, too."""
+    """Return who reads totals: FedTAN's are, so who reads all clients' has them, too."""
     own, total = (_reader(audit, "*/mean", s) for s in (Shows.ONE_CLIENT, Shows.TOTAL))
     return f"{own}, of each client" if own == SERVER else total
 

@@ -33,17 +33,17 @@ ROUNDS = 200
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """How long an audit took, and beside what."""
+    """Time that an audit took, and load beside it."""
 
     wall_s: float
     cpu_s: float
-    """Of all its processes; half of it is what two idle cores need at least."""
+    """Time of all its processes; half of it is what two idle cores need at least."""
     load: float
     """Processes that wanted a core in the minute before it began."""
 
 
 def made(folder: Path, encrypt: str, effort: AuditEffort, say: Callable[[str], None]) -> None:
-    """A run and its audit, or what of them is not there yet."""
+    """Make a run and its audit, or what of them is not there yet."""
     run, report = folder / encrypt, folder / f"{encrypt}-{effort.name}"
     if not holds_run(run):
         say(f"{run}: runs …")
@@ -64,12 +64,12 @@ def made(folder: Path, encrypt: str, effort: AuditEffort, say: Callable[[str], N
 
 
 def _cpu_s() -> float:
-    """Of this process and of those that it has waited for."""
+    """Return the time of this process and of those that it has waited for."""
     return sum(os.times()[:4])
 
 
 def read(folder: Path, effort: str) -> dict[str, Audit]:
-    """The findings of all three runs, by column."""
+    """Return the findings of all three runs, by column."""
     return {
         name: Audit(json.loads((folder / f"{encrypt}-{effort}.json").read_text())["chapters"])
         for name, encrypt in RUNS.items()
@@ -77,7 +77,7 @@ def read(folder: Path, effort: str) -> dict[str, Audit]:
 
 
 def timings(folder: Path) -> str:
-    """How long each audit that lies in the folder took."""
+    """Return how long each audit that lies in the folder took."""
     lines = []
     for effort in (QUICK, FULL):
         for name, encrypt in RUNS.items():

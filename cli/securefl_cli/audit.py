@@ -74,7 +74,7 @@ def audit(
 
 
 def _check(page: Path, out: Path | None) -> None:
-    """Before minutes of work: both files can be written, and no other one is lost by it."""
+    """Check before minutes of work that both files can be written, and no other one is lost."""
     from securefl.audit.findings import holds_findings
 
     numbers = page.with_suffix(".json")

@@ -45,19 +45,19 @@ from securefl.task import Task, placed
 from securefl.types import NamedTensors
 
 OnStep = Callable[[str, int, int], None]
-"""Called with what is being done, and how much of it, of how much."""
+"""Callback with the step's name, how much of it is done, and of how much."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AuditEffort:
-    """How much is tried."""
+    """Effort of an audit: numbers of rounds, shadow models and canaries, and length of attacks."""
 
     name: Literal["quick", "full"]
     inspected_rounds: int
-    """Played again with every byte looked at."""
+    """Rounds that are played again with every byte looked at."""
     shadow_passes: int
-    """How many shadow models have not seen each record."""
+    """Shadow models that have not seen a record, of each record."""
     canaries: int
     inversion: inversion.InversionEffort
 
@@ -65,7 +65,7 @@ class AuditEffort:
 QUICK = AuditEffort("quick", 2, 2, 300, inversion.QUICK)
 FULL = AuditEffort("full", 10, 12, 1000, inversion.FULL)
 SAME = 0.1
-"""How far apart weights are at most that rounding explains: encrypted totals err by 2⁻²⁴, and
+"""Largest difference of weights that rounding explains: encrypted totals err by 2⁻²⁴, and
 training magnifies that (the demo's job with its model sealed: 0.02 after 200 rounds)."""
 WINDOWS = 25
 """Stretches of a run that canaries' gradients are compared with."""
@@ -81,7 +81,7 @@ def audit_run(
     seed: int = 0,
     on_step: OnStep | None = None,
 ) -> Findings:
-    """What each party of a finished run saw, what attackers make of it, and what is promised.
+    """Audit a finished run: what each party saw, what attackers make of it, what is promised.
 
     The same run, effort and seed give the same findings, but for noise that no seed gives again:
     that of canary clients (`privacy.noise = "secret"`), and of encryption, so that the precision of
@@ -120,7 +120,7 @@ def audit_run(
 
 
 def _thinned(models: Sequence[NamedTensors]) -> list[NamedTensors]:
-    """The first, the last, and so many between that at most `WINDOWS` steps lie between them."""
+    """Return the first, the last, and so many between that at most `WINDOWS` steps are left."""
     chosen = np.linspace(0, len(models) - 1, min(WINDOWS + 1, len(models))).round().astype(int)
     return [models[i] for i in chosen]
 
@@ -131,7 +131,7 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(eq=False)
 class _Audits:
-    """What they share: the run, its model and data, and what was seen when it was played again."""
+    """Audits of one run, with what they share: its model and data, and its replay."""
 
     run: RunRecord
     trained: Trained
@@ -139,7 +139,7 @@ class _Audits:
     seed: int
     on_step: OnStep
     shipped: bool
-    """Whether another process can make model and loss anew: those of a notebook it cannot."""
+    """True where another process can make model and loss anew, unlike those of a notebook."""
 
     @property
     def config(self) -> Config:
@@ -163,7 +163,7 @@ class _Audits:
         return RunFolder(self.run.path).history() or History()
 
     def facts(self) -> dict[str, str]:
-        """What was audited, and whether it is what was played again."""
+        """Return what was audited, and whether it is what was played again."""
         config, n, last = self.config, len(self.task.clients), self.run.metrics[-1]
         own = not self.shipped
         return {
@@ -187,7 +187,7 @@ class _Audits:
         return self.config.algorithm.name if own is None else f"{type(own).__name__}, its own"
 
     def _compared(self) -> str:
-        """How far what was played again is the run."""
+        """Return in words how far the replay is the run."""
         if self.config.privacy.level != "none":
             return "with noise drawn anew: another run of the same settings"
         try:
@@ -205,7 +205,7 @@ class _Audits:
         )
 
     def sections(self) -> Iterator[Section]:
-        """In the order of the report; one that cannot be measured says why."""
+        """Yield the sections in the report's order; one that cannot be measured says why."""
         for key, title, make in (
             ("exposure", "Who saw what", self._exposure),
             ("membership", "Membership inference", self._membership),

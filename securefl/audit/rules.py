@@ -12,10 +12,10 @@ from typing import Generic, TypeVar, final
 
 
 class Verdict(StrEnum):
-    """What a section comes to."""
+    """Verdict on a section."""
 
     HOLDS = "holds"
-    """What is claimed was attacked, and stood."""
+    """Claims were attacked, and stood."""
     WEAK = "weak"
     """Something is learnt, or a claim rests on little."""
     LEAKS = "leaks"
@@ -30,12 +30,12 @@ Measured = TypeVar("Measured")
 @final
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[Measured]):
-    """One verdict of a section, and when the section gets it."""
+    """Rule that gives a section one verdict."""
 
     verdict: Verdict
     when: Callable[[Measured], bool]
     condition: str
-    """The same as `when`, in words for a reader who knows that no earlier rule applies."""
+    """Condition `when` in words, for a reader who knows that no earlier rule applies."""
     words: Callable[[Measured], str]
     """Sentences of the report."""
 

@@ -1,4 +1,4 @@
-"""What of a run is attacked, by its settings: whose gradients, which statistics, what is hidden."""
+"""Targets in a run, by its settings: models that were seen, gradients, and statistics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def observed(
     updates: Sequence[Mapping[str, NamedTensors]],
     pool: Candidates,
 ) -> SeenModels:
-    """By everybody: the final model and those of all rounds; by the server: clients' updates.
+    """Return φ by what all saw, the global models, and by what the server saw, clients' updates.
 
     Single updates count where they travel in the clear. A client's own BN statistics are those that
     it sent, or the round's where these were sealed.
@@ -55,13 +55,13 @@ def observed(
 
 
 class _Look:
-    """One model that takes the values of many."""
+    """Model that takes the values of many."""
 
     def __init__(self, model: nn.Module, loss: Loss, pool: Candidates) -> None:
         self._model, self._loss, self._pool = copy.deepcopy(model), loss, pool
 
     def at(self, tensors: NamedTensors, update: NamedTensors | None) -> Phi:
-        """φ by the global tensors with a client's over them; NaN of a client that sent none."""
+        """Return φ by global tensors with a client's over them; NaN where it sent none."""
         if update is None:
             return np.full(len(self._pool), np.nan)
         self._model.load_state_dict({**tensors, **update}, strict=False)
@@ -69,14 +69,14 @@ class _Look:
 
 
 def _own(config: Config, before: NamedTensors, sent: NamedTensors | None) -> NamedTensors | None:
-    """A client's model: what it sent, or with noise of clients' own how far it moved."""
+    """Return a client's model: what it sent, or with client-level noise how far it moved."""
     if sent is None or config.privacy.level != "client":
         return sent
     return {name: before[name] + moved for name, moved in sent.items()}
 
 
 def hidden_from_server(ledger: Sequence[Entry]) -> Hidden:
-    """What the server could not read of single clients; DataError of a ledger that says nothing."""
+    """Return what the server could not read of single clients; DataError without a ledger."""
     if not ledger:
         raise DataError("the run has no ledger, so nobody knows what was hidden")
     if _form(ledger, Kind.PARAMETERS) is not Shown.EACH:
@@ -86,7 +86,7 @@ def hidden_from_server(ledger: Sequence[Entry]) -> Hidden:
 
 
 def inversion_target(config: Config, name: str, model: nn.Module, task: Task) -> Target:
-    """Gradient inversion's: the client with most images, under this model.
+    """Return the target of gradient inversion: the client with most images, under this model.
 
     Raises:
         DataError: what it has cannot be attacked.
@@ -111,7 +111,7 @@ def inversion_target(config: Config, name: str, model: nn.Module, task: Task) ->
 
 
 def sent_statistics(config: Config, ledger: Sequence[Entry], task: Task) -> SentStatistics:
-    """Tracing's: which statistics of clients the ledger has, and in which form."""
+    """Return which statistics of clients the ledger has, and in which form, for tracing."""
     table, sealed = config.privacy, sealed_kinds(config)
     sizes = [len(samples(data, "a client")) for data in task.clients]
     steps = 1 if config.algorithm.name in POOLED else config.algorithm.local_steps
@@ -143,5 +143,5 @@ def _form(ledger: Sequence[Entry], kind: Kind) -> Shown:
 
 
 def _first(clients: Sequence[Labelled], size: int) -> tuple[Tensor, Tensor]:
-    """The first mini-batch of each, together."""
+    """Return the first mini-batch of each client, together."""
     return torch.cat([x[:size] for x, _ in clients]), torch.cat([y[:size] for _, y in clients])

@@ -1,16 +1,17 @@
 """Canaries: records in a run's data, and clients in a round, that are there by fair coins.
 
-Steinke, Nasr, Jagielski, Privacy Auditing with One (1) Training Run, NeurIPS 2023. A canary is an
-image whose pixels are shuffled, with a label at random: nothing else teaches a model about it. Who
-sees the global model after each round scores it by how far each round moved along its gradient,
+Records. Steinke, Nasr, Jagielski, Privacy Auditing with One (1) Training Run, NeurIPS 2023. A
+canary is an image whose pixels are shuffled, with a label at random: nothing else teaches a model
+about it. Who sees the global model after each round scores it by how far each round moved along its
+gradient,
 
     Σ_t <∇ℓ(w_t; canary), w_t - w_{t+1}>,
 
 which is large where the canary was trained on (the white-box attack of section 6 there).
 
-Each client's update is a direction at random, longer than the clip norm, so that it is always
-clipped (Andrew et al., ICLR 2024). All of it is known but the noise: what is left of the
-total when the clipped directions are taken off is the noise itself, and its size can be measured.
+Clients. Each one's update is a direction at random, longer than the clip norm, so that it is always
+clipped (Andrew et al., ICLR 2024). All of it is known but the noise: what is left of the total when
+the clipped directions are taken off is the noise itself, and its size can be measured.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ _CHUNK = 64
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Canaries:
-    """m records, and which of them the run has."""
+    """Set of m canary records, and which of them the run has."""
 
     x: Tensor
     y: Tensor
     included: NDArray[np.bool_]
-    """Shape (m,), by fair coins."""
+    """Included ones, shape (m,), drawn by fair coins."""
 
 
 def drawn_canaries(public: ClientData, count: int, seed: int) -> Canaries:
-    """From samples of nobody's: pixels shuffled in each anew, labels dealt out at random."""
+    """Draw canaries from samples that no client has: pixels shuffled, labels at random."""
     rng = np.random.default_rng(seed)
     x, y = whole(public, "the canaries' samples")
     images_BX = x[rng.integers(len(x), size=count)].flatten(1)
@@ -71,7 +72,7 @@ def drawn_canaries(public: ClientData, count: int, seed: int) -> Canaries:
 
 
 def with_canaries(task: Task, canaries: Canaries) -> Task:
-    """The task, its clients holding those that are included.
+    """Return the task whose clients hold the canaries that are included.
 
     Each would be at the same client whatever the other coins show: so one coin moves one record.
     """
@@ -94,7 +95,7 @@ def with_room(config: Config, task: Task) -> Config:
 def alignment(
     model: nn.Module, loss: Loss, models: Sequence[NamedTensors], canaries: Canaries
 ) -> NDArray[np.float64]:
-    """Each canary's score, shape (m,).
+    """Return each canary's score, shape (m,).
 
     Args:
         model: of the run's architecture; copied, not changed.
@@ -115,7 +116,7 @@ def alignment(
 def _gradients(
     model: nn.Module, loss: Loss
 ) -> Callable[[NamedTensors, Tensor, Tensor], NamedTensors]:
-    """Of each sample, with BN at its running statistics: no sample acts on another."""
+    """Return a function for each sample's gradient, with BN at its running statistics."""
     resting = copy.deepcopy(model).eval()
     names = trained_parameters(resting).keys()
     others = {n: v for n, v in resting.state_dict().items() if n not in names}
@@ -142,42 +143,42 @@ def _joined(data: ClientData, x: Tensor, y: Tensor) -> ClientData:
 
 Vector = NDArray[np.float64]
 TOO_LONG = (1.5, 50.0)
-"""Times the clip norm: the shortest and the longest canary."""
+"""Shortest and longest canary update, in clip norms."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CanaryRound:
-    """One released total, and what went into it; in units of the clip norm."""
+    """Released total of one round, and what went into it, in units of the clip norm."""
 
     directions: Vector
-    """Of length 1, shape (k, d)."""
+    """Unit vectors, shape (k, d)."""
     included: NDArray[np.bool_]
-    """Shape (k,); a client that is not contributes its noise alone."""
+    """Included clients, shape (k,); any other contributes its noise alone."""
     released: Vector
-    """The sum of the clipped updates with the noise of all, shape (d,)."""
+    """Sum of the clipped updates with the noise of all, shape (d,)."""
     promised: float
-    """Deviation of the noise, of clients none of whom is missing."""
+    """Standard deviation of the noise, where no client is missing."""
 
     @property
     def cosines(self) -> Vector:
-        """Of each direction with what was released, shape (k,)."""
+        """Cosine of each direction with what was released, shape (k,)."""
         return self.directions @ self.released / np.linalg.norm(self.released)
 
     @property
     def left(self) -> Vector:
-        """The noise: what the clipped directions leave of the total."""
+        """Noise: what the clipped directions leave of the total."""
         left: Vector = self.released - self.directions[self.included].sum(axis=0)
         return left
 
     def noise(self, confidence: float) -> Interval:
-        """The noise's deviation, by χ²."""
+        """Return the noise's standard deviation, with an interval by χ²."""
         squares, d, tail = float(self.left @ self.left), len(self.released), (1 - confidence) / 2
         low, high = (sqrt(squares / chi2.ppf(p, d)) for p in (1 - tail, tail))
         return Interval(sqrt(squares / d), low, high)
 
     def uneven(self, confidence: float) -> bool:
-        """Whether some tensor's noise is not N(0, promised²), by the distance of distributions."""
+        """Return whether some tensor's noise is not N(0, promised²)."""
         parts = np.split(self.left, _ends(len(self.released)))
         alpha = (1 - confidence) / len(parts)
         return any(too_far(norm.cdf(part / self.promised), alpha) for part in parts)
@@ -186,7 +187,7 @@ class CanaryRound:
 def canary_round(
     config: Config, included: NDArray[np.bool_], dimensions: int, seed: int
 ) -> CanaryRound:
-    """A round of canary clients alone, by the run's settings.
+    """Play a round of canary clients alone, by the run's settings.
 
     Raises:
         DataError: the settings have no privacy at client level.
@@ -213,20 +214,20 @@ def canary_round(
 
 
 def _directions(drawn: Vector, clipping: str) -> Vector:
-    """Of length 1; where each tensor is clipped by itself, all tensors are equally long."""
+    """Return unit vectors; where each tensor is clipped by itself, all tensors are equally long."""
     parts = np.split(drawn, _ends(drawn.shape[1]), axis=1) if clipping == "per-layer" else [drawn]
     units = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
     return np.concatenate(units, axis=1) / sqrt(len(parts))
 
 
 def _ends(dimensions: int) -> list[int]:
-    """Where tensors end: a small, a middling and a large one, since noise might go by size."""
+    """Return where a small, a middling and a large tensor end: noise might go by size."""
     return [dimensions // 100, dimensions // 10]
 
 
 @final
 class _Flat(nn.Module):
-    """A model of d parameters in three tensors."""
+    """Model of d parameters in three tensors."""
 
     def __init__(self, dimensions: int) -> None:
         super().__init__()
@@ -241,7 +242,7 @@ def _tensors(values: Tensor) -> dict[str, Tensor]:
 @final
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """An algorithm whose clients move by one update."""
+    """Algorithm whose clients move by one update."""
 
     by: Tensor
 
@@ -267,7 +268,7 @@ class _Moved:
 @final
 @dataclass(frozen=True, slots=True)
 class _Nobody:
-    """An exchange that no sum in the middle of a round goes over."""
+    """Exchange for a round without sums in its middle."""
 
     weight: float = 1.0
 

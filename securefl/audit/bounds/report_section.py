@@ -1,4 +1,4 @@
-"""The section on ε: what the accountant promises at most beside what canaries show at least.
+"""Section on ε: what the accountant promises at most beside what canaries show at least.
 
 The claim is refuted where a lower bound exceeds it, or where the noise of a round is less than the
 settings promise. Each of these tests alarms with a probability of 5 % divided by their number, if
@@ -34,7 +34,7 @@ MOST_DRAWS = 20_000_000
 
 
 def client_test(config: Config, n_clients: int, seed: int) -> ClientTest:
-    """Canary clients through the run's own client-level privacy; DataError where it has none."""
+    """Test the run's client-level privacy by canary clients; DataError where it has none."""
     delta, each = config.privacy.delta, 1 - ALARM / 4
     rng = np.random.default_rng(seed)
     everybody = canary_round(config, np.ones(CANARIES, bool), DIMENSIONS, seed)
@@ -49,13 +49,13 @@ def client_test(config: Config, n_clients: int, seed: int) -> ClientTest:
 
 
 def _noise_round(config: Config, n_clients: int, seed: int) -> CanaryRound:
-    """As many clients as the run has, and values enough to see a share that is missing."""
+    """Play a round of as many clients as the run has, with values enough to see a missing share."""
     dimensions = max(DIMENSIONS, min(45 * n_clients**2, MOST_DRAWS // n_clients))
     return canary_round(config, np.ones(n_clients, bool), dimensions, seed)
 
 
 def record_bound(scores: ArrayLike, canaries: Canaries, config: Config) -> OneRunBound:
-    """Of a run with canary records."""
+    """Return the bound from a run with canary records."""
     return one_run_bound(scores, canaries.included, config.privacy.delta, 1 - ALARM)
 
 
@@ -66,7 +66,7 @@ def epsilon_section(
     clients: ClientTest | None,
     seed: int,
 ) -> Section:
-    """Upper and lower bounds side by side.
+    """Return the section with upper and lower bounds side by side.
 
     Args:
         config: the run's settings.
@@ -89,7 +89,7 @@ def epsilon_section(
 
 
 def _claimed(config: Config, history: History) -> float:
-    """By PLD; infinite where nothing is promised."""
+    """Return the ε that PLD promises; infinite where nothing is promised."""
     table = config.privacy
     if table.level == "none":
         return math.inf

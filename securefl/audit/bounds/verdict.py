@@ -18,11 +18,11 @@ MEANINGS = (
     (8.0, "records are kept apart so well that the model is far from private"),
     (math.inf, "some records are kept apart all but surely"),
 )
-"""Lower bounds on ε up to each number, in words."""
+"""Words for lower bounds on ε, up to each number."""
 
 
 def meaning_of(shown: float) -> str:
-    """Returns in words what a lower bound `shown` on ε says of a record.
+    """Return in words what a lower bound `shown` on ε says of a record.
 
     An ε allows a guess whether a record was trained on, made with even odds, to be right with a
     probability of 1 / (1 + e^-ε) (Kairouz et al., ICML 2015, at δ = 0).
@@ -35,23 +35,23 @@ def meaning_of(shown: float) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """What the rules go by."""
+    """Bounds of a run from both sides: what the rules go by."""
 
     level: str
-    """privacy.level."""
+    """Value of privacy.level."""
     claimed: float
-    """The largest ε by the accountant; infinite where nothing is promised."""
+    """Largest ε by the accountant; infinite where nothing is promised."""
     records: OneRunBound | None
     clients: ClientTest | None
 
     @property
     def shown(self) -> float:
-        """The ε that canary records show at least."""
+        """ε that canary records show at least."""
         return self.records.epsilon if self.records else 0.0
 
     @property
     def whom(self) -> str:
-        """Whom the promise is about, in words."""
+        """Subject of the promise, in words."""
         return WHAT[Level(self.level)]
 
     @property

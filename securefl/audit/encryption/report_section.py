@@ -1,4 +1,4 @@
-"""The section on encryption: how strong, how exact, and what was decrypted by whom."""
+"""Section on encryption: how strong, how exact, and what was decrypted by whom."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _TITLE = "What was encrypted, and who decrypted what?"
 def encryption_section(
     evidence: EncryptionEvidence, seed: int, effort: Literal["quick", "full"] = "quick"
 ) -> Section:
-    """What the run's parameters are worth, and what its log says was decrypted.
+    """Return what the run's parameters are worth, and what its log says was decrypted.
 
     Precision is measured under fresh keys of the same parameters, whose noise is the operating
     system's: bits are whole, so that they do not differ from audit to audit.
@@ -105,7 +105,7 @@ def encryption_section(
 def _measure(
     evidence: EncryptionEvidence, rng: np.random.Generator, n_ciphertexts: int
 ) -> tuple[ParameterSet, ...]:
-    """Of each parameter set in use."""
+    """Measure each parameter set in use."""
     found = list[ParameterSet]()
     if evidence.sums:
         n, policy, quorum = evidence.n_clients, evidence.policy, evidence.quorum

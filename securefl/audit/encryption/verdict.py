@@ -16,7 +16,7 @@ LEAST_SECURITY = 128
 @final
 @dataclass(frozen=True, slots=True)
 class ParameterSet:
-    """One parameter set, and what it is worth."""
+    """Parameter set in use, and what it is worth."""
 
     security: Security
     precision: Precision
@@ -27,7 +27,7 @@ class ParameterSet:
 @final
 @dataclass(frozen=True, slots=True)
 class Encrypted:
-    """What the rules go by."""
+    """Encryption of a run and its openings: what the rules go by."""
 
     evidence: EncryptionEvidence
     parameters: Sequence[ParameterSet]
@@ -41,12 +41,12 @@ class Encrypted:
 
     @property
     def fewest(self) -> int:
-        """Clients in one of them, at least; 0 where there is none."""
+        """Least number of clients in one of them; 0 where there is none."""
         return min((row.fewest for row in self.totals), default=0)
 
     @property
     def least(self) -> int:
-        """The least number of clients by the rule."""
+        """Least number of clients that the policy allows."""
         return self.evidence.policy.min_contributions
 
     @property

@@ -1,7 +1,7 @@
 """Messages under one-time keys, opened one by one, and totals that are one client's own.
 
-The values are (σ² + μ²) / 4, μ and the mean of log σ². The last follows from the others, so that it
-can hold nothing of its own.
+A profile's values are (σ² + μ²) / 4, μ and the mean of log σ². The last follows from the others, so
+that it can hold nothing of its own.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ and the rounding of encoder and decoder. 1.3e-8."""
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenedContribution:
-    """One client's values and weight."""
+    """Values and weight of one client."""
 
     values: Values
-    """Its values, as gains leave them, shape (n_values,)."""
+    """Values as gains leave them, shape (n_values,)."""
     weight: float
 
 
@@ -107,13 +107,13 @@ def require_error(slots: Values, noise: float) -> None:
 
 
 _SAME = 1e-4
-"""Relative to the largest value: rounding to 2^-16, and values of 32 bits."""
+"""Error that counts as none, relative to the largest value: rounding to 2^-16, and 32 bits."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SentValues:
-    """One client's contribution."""
+    """Values that one client sent to be added up."""
 
     client: str
     values: Values
@@ -121,7 +121,7 @@ class SentValues:
 
 
 def unaggregated(told: Values, sent: Sequence[SentValues]) -> str:
-    """The client whose values these are, where their mean is something else; empty where none."""
+    """Return the client whose values these are, where their mean is something else; else ""."""
     alike = [one for one in sent if len(one.values) == len(told)]
     if len(alike) < 2:
         return ""

@@ -32,19 +32,19 @@ from securefl.types import Floats, Kind
 
 _NOT_ADDED = {Kind.PROFILES, Kind.SELECTION, Kind.CARDS}
 _OPENED = {(SERVER, AUTHORITY), (AUTHORITY, SERVER)}
-"""What is opened stands in the authority's log."""
+"""Senders and receivers of what is opened, which the authority's log has."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Absences:
-    """Who was out of a round, with a reason: nothing is missing of them."""
+    """Absences from rounds with a reason: nothing is missing of these clients."""
 
     finished: Collection[int]
     """Rounds that were done: of any other one, messages may be missing."""
     incidents: Sequence[Incident]
     latecomers: bool
-    """Whether clients join by themselves: one may be away for whole rounds."""
+    """True where clients join by themselves: one may be away for whole rounds."""
     _since: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Absences:
             self._since[incident.client] = min(first, incident.round)
 
     def excuse(self, round_number: int, client: str, *, silent: bool) -> bool:
-        """Whether a client may have sent or received less; `silent` where it did neither."""
+        """Return whether a client may have sent or received less; `silent` where it did neither."""
         if round_number not in self.finished:
             return True
         if any(i.client == client and i.round == round_number for i in self.incidents):
@@ -66,14 +66,14 @@ class Absences:
         return frozenset(i.round for i in self.incidents if i.name in {SPOILED, PASSED})
 
     def had_one(self, round_number: int, client: str) -> bool:
-        """Whether something of a client was refused before: it is asked, and sent, again."""
+        """Return whether something of a client was refused before: it is asked, and sent, again."""
         return self._since.get(client, round_number) < round_number
 
 
 def unplanned(
     ledger: Sequence[Entry], expected: Sequence[Entry], absences: Absences
 ) -> Iterator[Leak]:
-    """What one ledger has and the other has not; either may be in another form or length."""
+    """Yield what one ledger has and the other has not; either may be in another form or length."""
     last = max((entry.round for entry in ledger), default=0)
     found = Counter(_what(e) for e in ledger if _counts(e))
     due = Counter(_what(e) for e in expected if _counts(e) and e.round <= last)
@@ -94,7 +94,7 @@ def unplanned(
 
 
 def planned_sums(expected: Sequence[Entry]) -> Mapping[int, Collection[tuple[str, int]]]:
-    """By round, name and size of what clients have added up."""
+    """Return name and size of what clients have added up, by round."""
     found: dict[int, set[tuple[str, int]]] = defaultdict(set)
     for entry in expected:
         if entry.receiver == SERVER and entry.kind not in _NOT_ADDED:
@@ -117,32 +117,32 @@ def _what(entry: Entry) -> _Message:
 
 
 def _counts(entry: Entry) -> bool:
-    """Whether it is of a round: cards are of a session (`cards.wrongly_carded`)."""
+    """Return whether a message is of a round: cards are of a session (`wrongly_carded`)."""
     return entry.kind is not Kind.CARDS and (entry.sender, entry.receiver) not in _OPENED
 
 
 def _asked_again(expected: Sequence[Entry]) -> set[tuple[str, int]]:
-    """Before a selection, of a client whose answer was refused."""
+    """Return what is asked before a selection, and again of a client whose answer was refused."""
     return {(m.name, m.n_values) for e in expected if e.exchange == 0 for m in [_what(e)]}
 
 
 _ANY_HASH = "0" * 64
 _UNDER_A_MODEL = set(Kind) - {Kind.SELECTION, Kind.CARDS}
-"""Whose messages name the model that their senders were sent."""
+"""Kinds whose messages name the model that their senders were sent."""
 _ANY_EPOCH = (1, 10, 100)
-"""Where no log names a key's epoch: its digits are part of a header."""
+"""Epochs that are tried where no log names a key's: its digits are part of a header."""
 Epochs = Mapping[tuple[int, str, str], int]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Of a run's messages, by its settings and its log of openings."""
+    """Lengths of a run's messages, by its settings and its log of openings."""
 
     dtype: Floats
-    """Of the model."""
+    """Number format of the model."""
     epochs: Epochs
-    """By round, name and client."""
+    """Epochs of keys, by round, name and client."""
     quorum: Quorum
     """Officers that clients make cards for."""
     lists: Mapping[tuple[int, str], Sequence[Sequence[str]]]
@@ -150,7 +150,7 @@ class Lengths:
 
     @classmethod
     def of(cls, dtype: Floats, openings: Sequence[Opening], quorum: Quorum) -> Lengths:
-        """As the authority has logged which keys messages were sealed under."""
+        """Take the authority's word for the keys that messages were sealed under."""
         epochs = {(o.round, o.name, signer): o.epoch for o in openings for signer in o.signers}
         lists = defaultdict[tuple[int, str], list[Sequence[str]]](list)
         for o in openings:
@@ -158,10 +158,10 @@ class Lengths:
         return cls(dtype, epochs, quorum, lists)
 
     def due(self, entry: Entry) -> frozenset[int]:
-        """The lengths that a message may have; none of what a server shows the authority.
+        """Return the lengths that a message may have; none of what a server shows the authority.
 
-        But for cards, which it passes on: `Cards` compares those. None either of a total that is
-        sealed for clients, where no log names them.
+        But for cards, which it passes on: `wrongly_carded` compares those. None either of a total
+        that is sealed for clients, where no log names them.
         """
         if entry.form == "ciphertext" and AUTHORITY != entry.receiver != SERVER:
             return frozenset(self._blind(entry, n_client_bytes))
@@ -198,7 +198,7 @@ class Lengths:
             yield n_message_bytes(Expected(_ANY_HASH, *about), entry.sender, payload_bytes)
 
     def _payload(self, entry: Entry) -> tuple[str, int, int]:
-        """Its encoding, the values that its header names, and its length."""
+        """Return a payload's encoding, the values that its header names, and its length."""
         n, sealed = entry.n_values, entry.form == "ciphertext"
         if entry.kind is Kind.SELECTION:
             return NUMBER_FORM, n, NUMBER.size

@@ -1,4 +1,4 @@
-"""The leak ledger: who received what, to the byte, and what is not as the settings promise."""
+"""Section on exposure: who received what, to the byte, and what is not as the settings promise."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def exposure_section(
     *,
     noisy: bool = False,
 ) -> Section:
-    """Of the run's ledger, of what its folder shows to be wrong, and of the inspected rounds.
+    """Return the section from the run's ledger, its folder's leaks and the inspected rounds.
 
     `noisy` where each client adds all of its noise itself (privacy of records).
     """
@@ -114,7 +114,7 @@ def _leak_tables(leaks: Sequence[Leak]) -> Iterator[FindingsTable]:
 
 
 def _distinct(found: Sequence[PartyView]) -> Iterator[tuple[str, PartyView]]:
-    """Clients that received the same are shown once."""
+    """Yield each view once, with the names of all clients that received the same."""
     alike: dict[tuple[Field, ...], list[PartyView]] = {}
     for view in found:
         alike.setdefault(view.fields, []).append(view)

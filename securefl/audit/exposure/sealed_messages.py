@@ -4,9 +4,9 @@ Without the key, a ciphertext's polynomial is uniform over the ring (RLWE). So a
 they travel, transformed, and so are its coefficients. An encoded plaintext, or an encryption with
 too little randomness, is not: it has small coefficients, which the transform hides.
 
-A tap sees that each is what a client may send: its key follows from the client's card and from the
-nonce in its header and was used for nothing else, and it is masked by a key and an error of full
-size. What its slots may hold is for `opened_contribution` and `opened_profile` to say.
+With the keys, each is seen to be what a client may send: its key follows from the client's card and
+from the nonce in its header and was used for nothing else, and it is masked by a key and an error
+of full size. What its slots may hold is for `opened_messages` to say.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from securefl.federation.message import split_message
 from securefl.federation.total import RELEASED, n_total_bytes, read_total
 
 UNEVEN = 1e-9
-"""The probability that a uniform polynomial looks as uneven as is called readable here."""
+"""Probability that a uniform polynomial looks as uneven as is called readable here."""
 _ROOTS_TRIED = 1000
 
 
@@ -60,7 +60,7 @@ def uneven(polynomials: Iterable[bytes], parameters: RingParameters) -> str:
 
 
 def coefficients(row: Residues, modulus: int) -> Residues:
-    """a_j modulo a prime, from A(ψ^(2k + 1)) in bit-reversed order of k, as SEAL has it."""
+    """Return a_j modulo a prime, from A(ψ^(2k + 1)) in bit-reversed order of k, as SEAL has it."""
     n = len(row)
     values, twiddles = row, _powers(pow(_smallest_root(2 * n, modulus), -1, modulus), modulus, n)
     size = 2
@@ -75,7 +75,7 @@ def coefficients(row: Residues, modulus: int) -> Residues:
 
 
 def _times(left: Residues, right: Residues | np.uint64, modulus: int) -> Residues:
-    """Products modulo a prime below 2^60: the quotient from floats, the rest modulo 2^64."""
+    """Return products modulo a prime below 2^60: quotient from floats, the rest modulo 2^64."""
     quotient = (left.astype(np.longdouble) * right / modulus).astype(np.uint64)
     with np.errstate(over="ignore"):
         rest = (left * right - quotient * np.uint64(modulus)).astype(np.int64)
@@ -89,7 +89,7 @@ def _powers(root: int, modulus: int, n: int) -> Residues:
 
 @cache
 def _smallest_root(order: int, modulus: int) -> int:
-    """The smallest primitive root of unity of one this order, a power of two."""
+    """Return the smallest primitive root of unity of this order, a power of two."""
     candidates = (pow(g, (modulus - 1) // order, modulus) for g in range(2, _ROOTS_TRIED))
     root = next(r for r in candidates if pow(r, order // 2, modulus) == modulus - 1)
     return min(pow(root, k, modulus) for k in range(1, order, 2))

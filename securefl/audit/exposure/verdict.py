@@ -19,7 +19,7 @@ def server_view(found: Sequence[PartyView]) -> PartyView:
 @final
 @dataclass(frozen=True, slots=True)
 class Exposed:
-    """What the rules go by."""
+    """Views of all parties, and leaks: what the rules go by."""
 
     views: Sequence[PartyView]
     leaks: Sequence[Leak]

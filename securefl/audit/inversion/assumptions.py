@@ -1,4 +1,4 @@
-"""BN's statistics as attackers assume them, or recover them from the gradient.
+"""Assumptions of attackers on BN's statistics, or what they recover of these from the gradient.
 
 Behind a layer y = W x + b, BN makes γ (y - μ)/σ + β. With g the gradient for its output, δ = γ g/σ
 that for y, and sums over all values of a channel,
@@ -6,7 +6,7 @@ that for y, and sums over all values of a channel,
     ∂β = Σ g,   ∂γ = Σ g (y - μ)/σ,   ∂b = Σ δ = γ ∂β/σ,   W·∂W + b ∂b = Σ δ y,
 
 so that σ = γ ∂β / ∂b and μ/σ = ((W·∂W + b ∂b)/γ - ∂γ) / ∂β: who sees the gradients of weights
-needs nothing else. Without a bias μ/σ alone follows. Axes: C channels.
+needs nothing else. Without a bias μ/σ alone follows.
 
 Axes: N mini-batches, each attacked by itself; C channels.
 """
@@ -33,23 +33,23 @@ from securefl.norms.find import BatchNorm, batch_norm_layers
 
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 SMALLEST = 1e-6
-"""Of the largest in its layer: a divisor below says nothing but rounding."""
+"""Smallest share of the largest divisor in its layer that says more than rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredStatistics:
-    """Of one BN layer; NaN where the gradient does not tell."""
+    """Statistics of one BN layer; NaN where the gradient does not tell."""
 
     ratio_C: Tensor
-    """μ / √(σ² + ε)."""
+    """Ratio μ / √(σ² + ε)."""
     sigma_C: Tensor
-    """√(σ² + ε)."""
+    """Deviation √(σ² + ε)."""
 
 
 def recovered_statistics(
     model: nn.Module, gradient: Gradient, x: Tensor
 ) -> Mapping[str, RecoveredStatistics]:
-    """What one mini-batch's gradient tells of the constants that its BN layers were given.
+    """Return what a mini-batch's gradient tells of the constants that BN layers were given.
 
     Args:
         model: as the client got it.
@@ -86,7 +86,7 @@ def _divided(over_C: Tensor, under_C: Tensor) -> Tensor:
 
 
 def feeding(model: nn.Module, x: Tensor) -> dict[str, str]:
-    """The linear layer or convolution whose output each BN layer gets, where one does."""
+    """Return the linear layer or convolution whose output each BN layer gets, where one does."""
     outputs: list[tuple[Tensor, str]] = []
     found: dict[str, str] = {}
 
@@ -114,7 +114,7 @@ def feeding(model: nn.Module, x: Tensor) -> dict[str, str]:
 
 
 def fixed(model: nn.Module, statistics: Statistics, n: int) -> dict[str, Belief]:
-    """These statistics, of shape (C,) or (N, C), for each of n mini-batches."""
+    """Return these statistics, of shape (C,) or (N, C), for each of n mini-batches."""
     layers = batch_norm_layers(model)
     return {name: _belief(layers[name], pair, n) for name, pair in statistics.items()}
 
@@ -127,7 +127,7 @@ def _belief(layer: BatchNorm, pair: tuple[Tensor, Tensor], n: int) -> Belief:
 
 
 def freed(beliefs: Beliefs) -> dict[str, Belief]:
-    """The same as a start, with nothing taken for known."""
+    """Return the same beliefs as a start, with nothing taken for known."""
     ones = {name: torch.ones_like(belief.ratio_NC) for name, belief in beliefs.items()}
     return {
         name: Belief(belief.ratio_NC, belief.log_sigma_NC, ones[name], ones[name])
@@ -136,7 +136,7 @@ def freed(beliefs: Beliefs) -> dict[str, Belief]:
 
 
 def derived(model: nn.Module, gradients: Gradient, x: Tensor, start: Beliefs) -> dict[str, Belief]:
-    """What each of N gradients gives away; `start`, left free, where it says nothing."""
+    """Return what each of N gradients gives away; `start`, left free, where it says nothing."""
     found = freed(start)
     n = len(next(iter(gradients.values())))
     told = [
@@ -156,7 +156,7 @@ def derived(model: nn.Module, gradients: Gradient, x: Tensor, start: Beliefs) ->
 
 
 def fresh(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
-    """μ = 0 and σ² = 1."""
+    """Return μ = 0 and σ² = 1 for each layer."""
     like = next(model.parameters())
     return {
         name: (like.new_zeros(layer.num_features), like.new_ones(layer.num_features))
@@ -165,7 +165,7 @@ def fresh(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def measured(model: nn.Module, x: Tensor) -> Statistics:
-    """Those that this one batch has, each layer normalised by them: of public images, say."""
+    """Return the statistics of this one batch, each layer normalised by them: of public images."""
     labels = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     _, own = batch_gradient(model, parameters, x, labels, Assumed())

@@ -17,23 +17,23 @@ from securefl.audit.statistics import CONFIDENCE, Interval
 from securefl.errors import DataError
 
 BEST_PSNR = 60.0
-"""dB at which PSNR ends: rounding pixels to 8 bits alone costs 58.9 dB, so all above is one."""
+"""PSNR in dB beyond which images count as alike: rounding to 8 bits alone costs 58.9 dB."""
 SSIM_WINDOW = 7
 """Pixels on a side, of scikit-image's uniform window; smaller where the image is."""
 
 Images = NDArray[np.float64]
-"""Of shape (n, height, width) or (n, channels, height, width), each pixel in 0..1."""
+"""Images of shape (n, height, width) or (n, channels, height, width), each pixel in 0..1."""
 
 
 def psnr(originals: Images, rebuilt: Images) -> NDArray[np.float64]:
-    """10 log10(1 / mean squared error) of each image, in dB, at most BEST_PSNR."""
+    """Return 10 log10(1 / mean squared error) of each image, in dB, at most BEST_PSNR."""
     error_n = np.square(originals - rebuilt).reshape(len(originals), -1).mean(1)
     found: NDArray[np.float64] = -10 * np.log10(np.maximum(error_n, 10 ** (-BEST_PSNR / 10)))
     return found
 
 
 def ssim(originals: Images, rebuilt: Images) -> NDArray[np.float64]:
-    """The mean structural similarity of each image (Wang et al. 2004), in -1..1.
+    """Return the mean structural similarity of each image (Wang et al. 2004), in -1..1.
 
     Raises:
         DataError: images of less than 3 × 3 pixels.
@@ -52,7 +52,7 @@ def ssim(originals: Images, rebuilt: Images) -> NDArray[np.float64]:
 
 
 def matched(originals: Images, rebuilt: Images) -> Images:
-    """`rebuilt` in the order that has the least squared error: a batch's gradient has none."""
+    """Return `rebuilt` in the order that has the least squared error: a gradient has none."""
     a, b = originals.reshape(len(originals), -1), rebuilt.reshape(len(rebuilt), -1)
     cost = np.square(a[:, None] - b[None]).mean(2)
     found: Images = rebuilt[linear_sum_assignment(cost)[1]]
@@ -60,7 +60,7 @@ def matched(originals: Images, rebuilt: Images) -> Images:
 
 
 def mean_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """The mean with Student's t interval.
+    """Return the mean with Student's t interval.
 
     Raises:
         DataError: fewer than two values, or one that is not finite.
@@ -74,26 +74,26 @@ def mean_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval
 
 
 class Attacker(StrEnum):
-    """Who attacks, by what is known of BN's statistics. All have all else in common."""
+    """Attackers by what they know of BN's statistics. All have all else in common."""
 
     EXACT = "exact"
-    """The statistics that normalised the mini-batch."""
+    """Knows the statistics that normalised the mini-batch."""
     POPULATION = "population"
-    """The model's running statistics."""
+    """Takes the model's running statistics."""
     NONE = "none"
-    """Nothing: μ = 0 and σ² = 1, as in a fresh layer."""
+    """Takes μ = 0 and σ² = 1, as in a fresh layer."""
     PUBLIC = "public"
-    """Those that public images have in this model."""
+    """Takes those that public images have in this model."""
     JOINT = "joint"
-    """Nothing, but they are variables beside the pixels (or follow from them: BATCH)."""
+    """Makes them variables beside the pixels (or has them follow from these: BATCH)."""
     DERIVED = "derived"
-    """What the gradient gives away of them (`recovered_statistics`); the rest is left free."""
+    """Recovers them from the gradient (`recovered_statistics`); the rest is left free."""
     FIRST_LAYER = "first layer"
-    """Nothing: the inputs are read off the first linear layer (`first_layer`)."""
+    """Needs none: reads the inputs off the first linear layer (`inputs_of`)."""
 
 
 class Hidden(StrEnum):
-    """What a run's encryption keeps from who reads messages."""
+    """Part of the messages that a run's encryption keeps from who reads them."""
 
     NOTHING = "nothing"
     STATISTICS = "BN statistics"
@@ -103,22 +103,22 @@ class Hidden(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class HiddenStatistics:
-    """PSNR, in dB, of one target at one size of mini-batches."""
+    """Comparison of attackers' PSNR, in dB, on one target at one size of mini-batches."""
 
     best: Attacker
-    """Of those who do not know the statistics, the one of the highest mean."""
+    """Attacker of the highest mean among those who do not know the statistics."""
     exact_gain: Interval
-    """Of who knows them, over the mean public image of the class."""
+    """Gain of who knows them over the mean public image of the class."""
     adaptive_gain: Interval
-    """Of the surest of the others over the same: the one whose interval begins highest."""
+    """Gain of the surest of the others: the one whose interval begins highest."""
     difference: Interval
-    """Exact less `best`."""
+    """Difference of exact and `best`."""
     least: Interval
-    """Exact less the one of the others from whom it differs least for certain."""
+    """Difference of exact and the attacker from whom it differs least for certain."""
 
     @property
     def protects(self) -> bool:
-        """Whether hiding the statistics costs every other attacker something for certain."""
+        """True where hiding the statistics costs every other attacker something for certain."""
         return self.least.low > 0
 
     @property
@@ -130,7 +130,7 @@ class HiddenStatistics:
 def compared(
     baseline_NB: NDArray[np.float64], by: Mapping[Attacker, NDArray[np.float64]]
 ) -> HiddenStatistics:
-    """The same, of PSNRs alone; `by` has EXACT and one other at least."""
+    """Compare attackers' PSNR; `by` has EXACT and one other at least."""
     others = [name for name in by if name is not Attacker.EXACT]
     best = max(others, key=lambda name: float(by[name].mean()))
     gains = {name: mean_interval(units(one - baseline_NB)) for name, one in by.items()}
@@ -145,7 +145,7 @@ def compared(
 
 
 def units(values_NB: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What an interval is over: mini-batches, since images of one share its gradient.
+    """Return what an interval is over: mini-batches, since images of one share its gradient.
 
     Of a single mini-batch, its images.
     """

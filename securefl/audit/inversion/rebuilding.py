@@ -1,9 +1,9 @@
 """Images that each attacker rebuilds, with and without the statistics of BN.
 
-Axes: B batch, M units of the layer, D features of an input. The gradient is dW = δᵀ X with δ of
-shape (B, M) and X of shape (B, D), and that of the bias is the sum of δ over the batch.
+Some inputs can be read off the first linear layer: its gradient is dW = δᵀ X with δ of shape (B, M)
+and X of shape (B, D), and that of its bias is the sum of δ over the batch.
 
-Axes: N mini-batches, B images of each, K classes.
+Axes: N mini-batches, B images of each, K classes, M units of the layer, D features of an input.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from securefl.audit.inversion.target import (
 N_DRAWS = 20_000
 """Sets of B - 1 units that are tried; of 2^(B-1) / B about one gives an input's direction."""
 MAX_BATCH = 12
-"""Beyond, N_DRAWS are too few."""
+"""Largest mini-batch for which N_DRAWS are enough."""
 RANK = 1e-2
-"""A smallest singular value of unit vectors that counts as zero, or how long 1/q may be."""
+"""Smallest singular value of unit vectors that is not zero; 1/q is as long at most."""
 TOLERANCE = 1e-4
-"""Below which share of the unit's largest possible value a number is a rounded zero."""
+"""Share of the unit's largest possible value below which a number is a rounded zero."""
 
 
 def first_linear(model: nn.Module, x: Tensor) -> str | None:
-    """The name of the linear layer with a bias that gets the inputs themselves, where one does."""
+    """Return the name of the linear layer with a bias that gets the inputs themselves, if any."""
     found: list[str] = []
 
     def hook(name: str) -> Any:
@@ -82,7 +82,7 @@ def inputs_of(
     batch: int,
     rng: torch.Generator,
 ) -> Float[Tensor, "B D"] | None:
-    """The batch's inputs in some order; None where the gradient does not give them away.
+    """Return the batch's inputs in some order; None where the gradient does not give them away.
 
     One input is dW / db. Several are found as in Dimitrov et al., SPEAR (NeurIPS 2024): of the ways
     to write dW as a product of rank B, the true δ has a zero wherever a ReLU was off. It needs δ to
@@ -108,7 +108,7 @@ def inputs_of(
 def _sparse_directions(
     left_MB: Float[Tensor, "M B"], rng: torch.Generator
 ) -> Float[Tensor, "B B"] | None:
-    """Columns q for which `left` q has the most zeros, as many as the batch has inputs."""
+    """Return columns q for which `left` q has the most zeros, as many as the batch has inputs."""
     norm_M = left_MB.norm(dim=1)
     alive_MB = left_MB[norm_M > 1e-4 * norm_M.max()]
     alive_MB = alive_MB / alive_MB.norm(dim=1, keepdim=True)
@@ -135,16 +135,16 @@ def _sparse_directions(
 
 
 OUTSIDE = 0.1
-"""By how much a pixel may leave 0..1 before a rebuilt image is taken for a failure."""
+"""Excess of a pixel over 0..1 from which a rebuilt image is taken for a failure."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebuilt:
-    """What one attacker made of N mini-batches, each image beside its original."""
+    """Images that one attacker made of N mini-batches, each beside its original."""
 
     images: Images
-    """Of shape (N B, height, width) or (N B, channels, height, width)."""
+    """Images of shape (N B, height, width) or (N B, channels, height, width)."""
     psnr_NB: NDArray[np.float64]
     ssim_NB: NDArray[np.float64]
 
@@ -152,18 +152,18 @@ class Rebuilt:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Attacked:
-    """One target at one size of mini-batches."""
+    """Attacks on one target at one size of mini-batches."""
 
     target: Target
     batch: int
     originals: Images
     baseline: Rebuilt
-    """Nobody's attack: the mean public image of the label's class."""
+    """Attack of nobody: the mean public image of the label's class."""
     by: Mapping[Attacker, Rebuilt]
 
 
 def attacked(target: Target, n: int, batch: int, search: Search, seed: int) -> Attacked:
-    """All attacks on n mini-batches; the same seed gives the same images.
+    """Make all attacks on n mini-batches; the same seed gives the same images.
 
     All have the same model, gradients, labels, public images, starts and steps.
     """
@@ -194,7 +194,7 @@ def protection(attacked: Attacked) -> HiddenStatistics:
 
 
 def attackers(target: Target, batches: MiniBatches) -> list[Attacker]:
-    """Those that there are, for some need a bias, a linear layer, or constant statistics.
+    """Return the attackers that there are: some need a bias, a linear layer, or constants.
 
     The running statistics are no case of their own where they are the exact ones, or fresh.
     """
@@ -263,7 +263,7 @@ def _beliefs(attacker: Attacker, target: Target, batches: MiniBatches) -> Belief
 def _read_off(
     target: Target, batches: MiniBatches, seen: SeenGradient, rng: torch.Generator
 ) -> Tensor:
-    """By the first layer alone; where that fails, the mean public image."""
+    """Return inputs read off the first layer; where that fails, the mean public image."""
     name = first_linear(target.model, batches.x_NB[0])
     n, batch = batches.y_NB.shape
     mean_D = seen.prior.mean_KD.mean(0)
@@ -283,7 +283,7 @@ def _array(x: Tensor, shape: tuple[int, ...]) -> Images:
 
 
 def _scored(originals: Images, rebuilt: Images, n: int) -> Rebuilt:
-    """Each batch's images in the order that fits best; the baseline's is known by the labels."""
+    """Score images, each batch's in the order that fits best; the baseline's is by the labels."""
     parts = zip(np.split(originals, n), np.split(rebuilt, n), strict=True)
     images = np.concatenate([matched(a, b) for a, b in parts])
     return Rebuilt(

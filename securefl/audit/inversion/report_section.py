@@ -1,6 +1,6 @@
-"""The section on gradient inversion: does hiding BN's statistics protect the images?
+"""Section on gradient inversion: does hiding BN's statistics protect the images?
 
-Originals, and below each what every attacker made of it.
+A picture shows originals, and below each what every attacker made of it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _FIRST = {
 @final
 @dataclass(frozen=True, slots=True)
 class InversionEffort:
-    """How much is attacked, and for how long."""
+    """Effort of the attacks: numbers of mini-batches, and length of each search."""
 
     images: int
     """Mini-batches of one image."""
@@ -107,7 +107,7 @@ def inversion_section(
     effort: InversionEffort = QUICK,
     hidden: Hidden = Hidden.STATISTICS,
 ) -> Section:
-    """All attackers on mini-batches of 1 and of 8 of each target; 1 only where it can be trained.
+    """Attack mini-batches of 1 and of 8 of each target; of 1 only where it can be trained.
 
     The verdict is of a run that hides what `hidden` says.
 
@@ -138,12 +138,12 @@ def inversion_section(
 
 
 def title(one: Attacked) -> str:
-    """Whose images, in mini-batches of how many."""
+    """Return the target's name and the size of its mini-batches."""
     return f"{one.target.name}, mini-batches of {one.batch}"
 
 
 def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]]) -> Iterator[str]:
-    """What is the same of several sizes is said once."""
+    """Yield sentences; what is the same of several sizes is said once."""
     alike: dict[str, list[str]] = {}
     for one, found in compared:
         known, best = (_psnr(one.by[name]).value for name in (Attacker.EXACT, found.best))
@@ -236,7 +236,7 @@ INCHES = 0.8
 
 
 def rebuilt_picture(title: str, attacked: Attacked) -> Picture:
-    """The first eight images, a row for the originals, the baseline and each attacker."""
+    """Draw the first eight images, a row for originals, the baseline and each attacker."""
     rows: dict[str, Images] = {"original": attacked.originals, "baseline": attacked.baseline.images}
     rows |= {name.value: rebuilt.images for name, rebuilt in attacked.by.items()}
     figure = Figure(figsize=((COLUMNS + 1.6) * INCHES, len(rows) * INCHES))
@@ -252,7 +252,7 @@ def rebuilt_picture(title: str, attacked: Attacked) -> Picture:
 
 
 def _in_a_row(images: Images) -> Images:
-    """Side by side with a white gap; channels last, and of other than three the first."""
+    """Return images side by side with a white gap; channels last, or the first if not three."""
     framed = []
     for image in images[:COLUMNS]:
         one = image if image.ndim == 2 else image[0]

@@ -1,8 +1,6 @@
 """Targets of gradient inversion: a client's mini-batches, and their gradients.
 
 A client's own gradient, and what an attacker compares it with, are the same function.
-Axes: B batch, C channels.
-
 Axes: N mini-batches of B images each; C channels.
 """
 
@@ -27,32 +25,32 @@ from securefl.types import NamedTensors
 Pair: TypeAlias = tuple[Tensor, Tensor]
 """Two vectors of a layer, each of shape (C,): μ and σ², or gradients for β and γ."""
 Statistics: TypeAlias = Mapping[str, Pair]
-"""μ and σ² of each BN layer, by its dotted name."""
+"""Means μ and variances σ² of each BN layer, by its dotted name."""
 Gradient: TypeAlias = NamedTensors
-"""By the dotted names of the model's parameters."""
+"""Gradients by the dotted names of the model's parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """One layer's statistics as μ/σ and log σ, with σ = √(σ² + ε); all of shape (N, C)."""
+    """Statistics of one layer as μ/σ and log σ, with σ = √(σ² + ε); all of shape (N, C)."""
 
     ratio_NC: Tensor
     log_sigma_NC: Tensor
     free_ratio_NC: Tensor
-    """1 where the attack may move μ/σ, 0 where it is known or believed."""
+    """Mask: 1 where the attack may move μ/σ, 0 where it is known or believed."""
     free_sigma_NC: Tensor
 
     def free(self) -> bool:
-        """Whether anything is."""
+        """Return whether the attack may move anything."""
         return bool(self.free_ratio_NC.any() or self.free_sigma_NC.any())
 
 
 Beliefs: TypeAlias = Mapping[str, Belief]
-"""By layer; without an entry, the rebuilt batch's own statistics normalise it."""
+"""Beliefs by layer; without an entry, the rebuilt batch's own statistics normalise it."""
 
 
 def running(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
-    """The model's running statistics, of the layers that keep any."""
+    """Return the model's running statistics, of the layers that keep any."""
     return {
         name: (layer.running_mean.detach().clone(), layer.running_var.detach().clone())
         for name, layer in batch_norm_layers(model).items()
@@ -62,20 +60,20 @@ def running(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """How a mini-batch is normalised."""
+    """Assumption on how a mini-batch is normalised."""
 
     given: Statistics = field(default_factory=dict)
     """Constants of the gradient. A layer that is not named normalises the batch by its own
     statistics, and the gradient goes through them: FedAvg's BN."""
     totals: Statistics = field(default_factory=dict)
-    """FedTAN: Σ p_j ∂F_j/∂β and Σ p_j ∂F_j/∂γ over all clients, from which follow the gradients for
-    the pooled statistics, which `given` has then."""
+    """Totals of FedTAN: Σ p_j ∂F_j/∂β and Σ p_j ∂F_j/∂γ over all clients, from which follow those
+    for the pooled statistics, which `given` has then."""
 
 
 def batch_gradient(
     model: nn.Module, parameters: NamedTensors, x: Batch, y: Tensor, assumed: Assumed
 ) -> tuple[Gradient, Statistics]:
-    """The gradient of the mean cross-entropy for `parameters`, and the batch's own statistics.
+    """Return the gradient of the mean cross-entropy for `parameters`, and the batch's statistics.
 
     Everything is differentiable, and can be mapped (`torch.func.vmap`) over problems.
     """
@@ -101,7 +99,7 @@ def batch_gradient(
 
 @dataclass(slots=True)
 class _AssumedForward:
-    """Stands in for one BN layer's `forward`."""
+    """Substitute for one BN layer's `forward`."""
 
     name: str
     layer: BatchNorm
@@ -123,7 +121,7 @@ class _AssumedForward:
         return x * along_channels(weight_C, y) + along_channels(bias_C, y)
 
     def _pooled_part(self, y: Batch, mu_C: Tensor, scale_C: Tensor) -> Tensor:
-        """A term whose gradient is what FedTAN sends back through μ and σ² (Eq. (41)).
+        """Return a term whose gradient is what FedTAN sends back through μ and σ² (Eq. (41)).
 
         ∂F/∂μ = -γ/σ Σ p_j ∂F_j/∂β and ∂F/∂σ² = -γ/(2σ²) Σ p_j ∂F_j/∂γ.
         """
@@ -137,38 +135,38 @@ class _AssumedForward:
 
 
 FEWEST = 8
-"""Images, below which an interval over them says nothing."""
+"""Number of images below which an interval over them says nothing."""
 
 
 class NormalisedBatch(StrEnum):
-    """By which statistics the client normalises its mini-batch."""
+    """Statistics by which the client normalises its mini-batch."""
 
     GIVEN = "given"
-    """By constants, such as FixBN's frozen ones."""
+    """Constants, such as FixBN's frozen ones."""
     POOLED = "pooled"
-    """By those of the union of all clients' mini-batches, the gradient through them: FedTAN."""
+    """Statistics of the union of all mini-batches, the gradient through them: FedTAN."""
     BATCH = "batch"
-    """By its own, with the gradient through them: FedAvg with BN."""
+    """Statistics of its own, with the gradient through them: FedAvg with BN."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """One model at one time, and whose images are attacked."""
+    """Client's images, and a model at one time, that are attacked."""
 
     name: str
-    """In the report: `after round 10`."""
+    """Name in the report: `after round 10`."""
     model: nn.Module
-    """As the client gets it. It is not changed."""
+    """Model as the client gets it. It is not changed."""
     client: tuple[Tensor, Tensor]
     """Images in 0..1, flat or (channels, height, width), and their labels."""
     public: tuple[Tensor, Tensor]
     """Labelled images that anybody may have; none of the client's."""
     normalised: NormalisedBatch
     given: Statistics | None = None
-    """GIVEN's constants, each of shape (C,); the model's running statistics where None."""
+    """Constants of GIVEN, each of shape (C,); the model's running statistics where None."""
     others: tuple[Tensor, Tensor] | None = None
-    """POOLED: the other clients' mini-batches of the round, together."""
+    """Mini-batches of the other clients in the round, together: of POOLED."""
 
     def __post_init__(self) -> None:
         if not batch_norm_layers(self.model):
@@ -188,7 +186,7 @@ class Target:
             raise DataError(f"{self.name}: `others` are for POOLED, and needed there alone")
 
     def picture_shape(self) -> tuple[int, ...]:
-        """(height, width) or (channels, height, width); a flat image is taken for a square.
+        """Return (height, width) or (channels, height, width); a flat image is a square.
 
         Raises:
             DataError: flat samples whose features make no square.
@@ -205,21 +203,21 @@ class Target:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class MiniBatches:
-    """N mini-batches and what becomes of them."""
+    """Set of N mini-batches, with their gradients."""
 
     x_NB: Tensor
-    """With the axes of an image behind."""
+    """Images, with their axes behind."""
     y_NB: Tensor
     gradients: Gradient
-    """Each of shape (N, …)."""
+    """Gradients, each of shape (N, …)."""
     exact: Statistics
-    """That normalised them; each of shape (N, C)."""
+    """Statistics that normalised them; each of shape (N, C)."""
     totals: Statistics
-    """FedTAN's; empty otherwise."""
+    """Totals of FedTAN; empty otherwise."""
 
 
 def mini_batches(target: Target, n: int, batch: int, rng: torch.Generator) -> MiniBatches:
-    """At most n mini-batches of the client's images, no image twice, and their gradients.
+    """Draw at most n mini-batches of the client's images, no image twice, with their gradients.
 
     Raises:
         DataError: fewer images than one mini-batch, or a batch that cannot be normalised.
@@ -238,7 +236,7 @@ def mini_batches(target: Target, n: int, batch: int, rng: torch.Generator) -> Mi
 
 
 def _seen(target: Target, x: Tensor, y: Tensor) -> tuple[Gradient, Statistics, Statistics]:
-    """The gradient of one mini-batch, the statistics that normalised it, and FedTAN's totals."""
+    """Return a mini-batch's gradient, the statistics that normalised it, and FedTAN's totals."""
     model = target.model
     parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     if target.normalised is NormalisedBatch.BATCH:
@@ -252,7 +250,7 @@ def _seen(target: Target, x: Tensor, y: Tensor) -> tuple[Gradient, Statistics, S
 
 
 def pooled(model: nn.Module, *batches: tuple[Tensor, Tensor]) -> tuple[Statistics, Statistics]:
-    """FedTAN's statistics of the union of these mini-batches, and the totals for β and γ.
+    """Return FedTAN's statistics of the union of these mini-batches, and the totals for β and γ.
 
     With clients weighted by the sizes of their mini-batches, Σ p_j ∂F_j is the union's gradient.
     """

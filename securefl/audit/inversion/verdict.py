@@ -8,7 +8,7 @@ from securefl.audit.inversion.hidden_statistics import Hidden, HiddenStatistics
 from securefl.audit.rules import Rule, Verdict, always, decided
 
 ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
-"""From the best to the worst, of those that a section unites."""
+"""Verdicts from the best to the worst, of those that a section unites."""
 
 
 _COSTS = "Hiding the statistics costs attackers something, and images are"
@@ -88,5 +88,5 @@ RULES: Mapping[Hidden, tuple[Rule[HiddenStatistics], ...]] = {
 
 
 def worst(found: list[Verdict]) -> Verdict:
-    """Of several."""
+    """Return the worst of several verdicts."""
     return max(found, key=ORDER.index)

@@ -1,1 +1,1 @@
-"""Membership inference: attacks by what was seen, shadow models, and the section."""
+"""Membership inference: attacks by what was seen, shadow models, verdict and section."""

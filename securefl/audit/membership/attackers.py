@@ -23,7 +23,7 @@ from securefl.audit.membership.attacks import (
 from securefl.audit.membership.candidates import Candidates, Phi
 
 OWN_DEVIATIONS_FROM = 32
-"""Models without a sample, from which on LiRA takes a deviation of its own for it."""
+"""Number of models without a sample from which on LiRA takes the sample's own deviation."""
 MODEL_HOLDERS = "whoever has the final model"
 PARTIES = "every client, and the server"
 SERVER = "a server that reads single clients' updates"
@@ -32,31 +32,31 @@ SERVER = "a server that reads single clients' updates"
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenModels:
-    """φ of all of a pool's samples by the models that somebody saw (`confidences`)."""
+    """Confidences φ of a pool's samples by the models that somebody saw (`confidences`)."""
 
     final_S: Phi
     global_RS: Phi | None = None
-    """By the global model after each round, or after some of them in their order; None where they
+    """Confidences by the global model after each round or some of them, in order; None where they
     were not kept."""
     clients_RKS: Phi | None = None
-    """By each client's model after its local steps in these rounds, NaN where it was not in one.
+    """Confidences by each client's model after its local steps in these rounds; NaN out of a round.
     None where single updates travel encrypted: nobody sees them then."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Attack:
-    """One attack's scores of all samples, higher for "member"."""
+    """Scores of all samples by one attack, higher for "member"."""
 
     name: str
     observer: str
-    """Who can do this."""
+    """Party that can do this."""
     method: str
     score_S: Phi
 
 
 def attacks(pool: Candidates, seen: SeenModels, shadows: Shadows | None) -> Sequence[Attack]:
-    """All attacks that what was seen allows, with every sample of the pool scored.
+    """Return all attacks that what was seen allows, with every sample of the pool scored.
 
     Of rounds the second half counts, fixed beforehand: what is memorised shows late.
     """

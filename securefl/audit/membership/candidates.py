@@ -36,20 +36,20 @@ class Candidates:
     x: Tensor
     y: Tensor
     client_S: Ints
-    """Whose the sample is, or would be, as its number in the task."""
+    """Client whose the sample is, or would be, by its number in the task."""
     cell_S: Ints
-    """One number for each client and label."""
+    """Number for each pair of client and label."""
     member_S: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.member_S)
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch (x, y) of these indices."""
+        """Return the batch (x, y) of these indices."""
         return self.x[index], self.y[index]
 
     def compared(self, rng: np.random.Generator) -> Ints:
-        """Indices of samples with the same ratio of members to non-members in each cell.
+        """Draw indices of samples with the same ratio of members to non-members in each cell.
 
         The ratio is a whole number, the one that leaves most to compare: 1 / (1/members + 1/others)
         is largest. In cells with too few members others are left out.
@@ -77,7 +77,7 @@ class Candidates:
 
 
 def candidates(task: Task, rng: np.random.Generator) -> Candidates:
-    """All that clients train on, and test samples of the labels that they have.
+    """Return all that clients train on, and test samples of the labels that they have.
 
     Each client's own test data stay with it; of data that all share each sample goes to one client,
     drawn by how many of its label each has. Samples of labels that no client has are left out, and
@@ -109,12 +109,12 @@ def candidates(task: Task, rng: np.random.Generator) -> Candidates:
 
 
 def _others(sizes: Iterable[tuple[int, int]], ratio: int) -> int:
-    """Non-members that are left where each has so many members in its cell."""
+    """Return how many non-members are left where each has so many members in its cell."""
     return sum(min(o, m // ratio) for m, o in sizes)
 
 
 def _dealt(label_S: Ints, label_of: Sequence[Ints], rng: np.random.Generator) -> Ints:
-    """The client of each sample, by shares of its label; -1 for labels that nobody has."""
+    """Return the client of each sample, by shares of its label; -1 for labels that nobody has."""
     client_S = np.full(len(label_S), -1)
     for label in np.unique(label_S):
         where = rng.permutation(np.flatnonzero(label_S == label))
@@ -133,12 +133,12 @@ def _labels(y: Tensor) -> Ints:
 
 
 LARGEST = 700.0
-"""Of |φ|: beyond, p or 1 - p is no number in float64."""
+"""Largest |φ|: beyond, p or 1 - p is no number in float64."""
 Phi: TypeAlias = NDArray[np.float64]
 
 
 def confidences(model: nn.Module, data: Samples, loss: Loss) -> Phi:
-    """φ of each sample, shape (samples,), within ±700; the model is left in evaluation mode.
+    """Return φ of each sample, shape (samples,), within ±700; the model is left in evaluation mode.
 
     Of a classifier that gives one label for a sample p is its softmax, whatever it was trained by.
     Of any other model p = e^-loss: for mean squared errors the likelihood under normal noise, up to
@@ -161,7 +161,7 @@ def confidences(model: nn.Module, data: Samples, loss: Loss) -> Phi:
 
 
 def of_losses(losses: ArrayLike) -> Phi:
-    """φ where p = e^-loss: -loss - log(1 - e^-loss), within ±700.
+    """Return φ where p = e^-loss: -loss - log(1 - e^-loss), within ±700.
 
     Raises:
         DataError: a loss below zero, which is no probability's.
@@ -174,7 +174,7 @@ def of_losses(losses: ArrayLike) -> Phi:
 
 
 def losses(phi: Phi) -> Phi:
-    """-log p = log(1 + e^-φ), of any shape."""
+    """Return -log p = log(1 + e^-φ), of any shape."""
     found: Phi = np.logaddexp(0.0, -phi)
     return found
 
@@ -191,6 +191,9 @@ def _batch(output: Any, y: Tensor, loss: Loss) -> Tensor:
 
 
 def _of_logits(logit_BC: Tensor, y_B: Tensor) -> Tensor:
-    """As log p - log(1 - p) = z_y - log Σ_{c ≠ y} e^{z_c}: nothing that is near 1 is subtracted."""
+    """Return log p - log(1 - p) = z_y - log Σ_{c ≠ y} e^{z_c}.
+
+    Nothing that is near 1 is subtracted.
+    """
     own_B = logit_BC.gather(1, y_B[:, None])[:, 0]
     return own_B - logit_BC.scatter(1, y_B[:, None], -torch.inf).logsumexp(dim=1)

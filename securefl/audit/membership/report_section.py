@@ -1,4 +1,4 @@
-"""The section on membership: whether somebody can tell who trained, by what they saw.
+"""Section on membership: whether somebody can tell who trained, by what they saw.
 
 ROC curves on logarithmic axes, where few false alarms can be seen (Carlini et al., 2022).
 """
@@ -40,7 +40,7 @@ KEY, TITLE = "membership", "Membership inference"
 def membership_section(
     pool: Candidates, seen: SeenModels, shadows: Shadows | None, *, seed: int
 ) -> Section:
-    """What attacks make of what was seen, on as many samples as can be compared fairly.
+    """Attack what was seen, on as many samples as can be compared fairly.
 
     Args:
         pool: `candidates` of the run's task.
@@ -90,7 +90,7 @@ def _measured(
 
 
 def _uneven(shadows: Shadows | None, chosen: Ints, member_S: NDArray[np.bool_]) -> str:
-    """A warning where training and test records differ for models that have seen neither."""
+    """Return a warning where records differ even for models that have seen neither."""
     if shadows is None:
         return ""
     expected_S = shadows.mean_out_S()[chosen]
@@ -114,7 +114,7 @@ def _numbers(found: MeasuredAttack, seed: int) -> list[Number]:
 def _rare(
     found: Sequence[MeasuredAttack], seed: int, rng: np.random.Generator
 ) -> tuple[list[Number], list[str]]:
-    """True positive rates at 0.1 %, or why there are none."""
+    """Return true positive rates at 0.1 %, or why there are none."""
     try:
         rates = [(each, each.roc.tpr_at(0.001, rng)) for each in found]
     except DataError as error:
@@ -179,7 +179,7 @@ def _notes(members: int, others: int, shadows: Shadows | None) -> list[str]:
 
 
 def roc_plot(attacks: Mapping[str, Roc]) -> bytes:
-    """A PNG with a curve for each attack by name, and the diagonal of chance.
+    """Return a PNG with a curve for each attack by name, and the diagonal of chance.
 
     It begins where one non-member is a false alarm: nothing is known to the left of it.
     """

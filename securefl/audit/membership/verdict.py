@@ -23,18 +23,18 @@ FEWEST = 30
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredAttack:
-    """What one attack came to on the records that are compared."""
+    """Result of one attack on the records that are compared."""
 
     name: str
     observer: str
-    """Who can do this."""
+    """Party that can do this."""
     method: str
     roc: Roc
     area: Interval
     rate: Interval | None
-    """At 1 % false positives; None where there are too few non-members."""
+    """True positive rate at 1 % false positives; None where there are too few non-members."""
     p_value: float
-    """The least probability under chance of the attack's tests."""
+    """Least probability under chance of the attack's tests."""
 
     @property
     def strong(self) -> bool:
@@ -45,13 +45,13 @@ class MeasuredAttack:
 @final
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What the rules go by."""
+    """Results of all attacks: what the rules go by."""
 
     attacks: Sequence[MeasuredAttack]
     members: int
     others: int
     probability: float
-    """Under chance; an attack is found where its own is smaller."""
+    """Probability under chance below which an attack is found."""
 
     @property
     def alarmed(self) -> Sequence[MeasuredAttack]:
@@ -60,7 +60,7 @@ class Compared:
 
     @property
     def best(self) -> MeasuredAttack:
-        """The attack that chance explains least."""
+        """Attack that chance explains least."""
         return min(self.attacks, key=lambda each: (each.p_value, -each.area.value))
 
 

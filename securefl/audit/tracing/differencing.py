@@ -40,7 +40,10 @@ RUN = "0" * 64
 
 @final
 class AdversarialServer:
-    """All clients count alike. Keys and identities are made here, and end with it."""
+    """Server that asks for totals as it likes, with an authority and clients of its own.
+
+    All clients count alike. Keys and identities are made here, and end with it.
+    """
 
     values_per_ciphertext = SUMS.values_per_ciphertext
 
@@ -69,7 +72,7 @@ class AdversarialServer:
         self._server = Server(RUN, identities.roster, {Kind.STATISTICS: OneTimeAdder(keys.public)})
 
     def total(self, round_number: int, name: str, values: Sequence[Array]) -> OpenedSum:
-        """What the authority opens of as many of the clients, in their order, as have values.
+        """Have the authority open a total of as many clients, in their order, as have values.
 
         Raises:
             OpeningRefused: as in `Authority.open`.
@@ -82,7 +85,7 @@ class AdversarialServer:
         return cast("OpenedSum", self._authority.open(running.request()))
 
     def refusal(self, round_number: int, name: str, values: Sequence[Array]) -> str:
-        """Why it refuses; empty where it opens."""
+        """Return why the authority refuses; empty where it opens."""
         try:
             self.total(round_number, name, values)
         except (MessageRefused, OpeningRefused) as error:
@@ -92,13 +95,13 @@ class AdversarialServer:
 
 NAME = "layer/moments"
 CLIP = 1.25
-"""At client level, over the norm of a usual statistic: hardly any is clipped."""
+"""Clip norm at client level over the norm of a usual statistic: hardly any is clipped."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Who is in the two sums, and how often they are asked for."""
+    """Clients in the two sums, and how often these are asked for."""
 
     n: int = 16
     """Records of each client."""
@@ -112,20 +115,20 @@ class Setting:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Differenced:
-    """What came of it."""
+    """Results of asking for two sums."""
 
     again: str
-    """Why a second total of one name in one round is refused; empty where it is opened."""
+    """Reason why a second total of one name in one round is refused; empty where it is opened."""
     few: str
-    """Why a total of one client less than the least number is."""
+    """Reason why a total of one client less than the least number is refused."""
     error: float
-    """The largest by which a difference is off the client's own values, in the public's unit."""
+    """Largest error of a difference against the client's own values, in the public's unit."""
     exact: Roc
-    """Members told from others by the difference of two rounds in which nothing else changed."""
+    """Scores in the difference of two rounds in which nothing else changed."""
     redrawn: Roc
-    """The same, where the other clients have other records in the second round."""
+    """Scores where the other clients have other records in the second round."""
     private: Roc
-    """The same as `exact`, with noise at client level."""
+    """Scores as `exact`, with noise at client level."""
 
 
 def differenced(
@@ -165,7 +168,7 @@ def differenced(
 def _clients(
     release: Profiles, labels_N: Indices, setting: Setting, rng: np.random.Generator
 ) -> tuple[Array, Array, list[Indices]]:
-    """Statistics of all clients, others of all but the last, and a pair for the last one."""
+    """Return statistics of all clients, others of all but the last, and a pair for the last one."""
     sets = 2 * setting.least + 1
     statistics, pairs = list[Array](), list[Indices]()
     for members, pair in drawn(labels_N, sets * setting.n, setting.trials, rng, Others.ALL):
@@ -180,7 +183,7 @@ def _clients(
 def _differences(
     server: AdversarialServer, name: str, first_TKV: Array, second_TKV: Array
 ) -> Array:
-    """The last client's values, from a total of all in round 1 and one of the others in round 2."""
+    """Return the last client's values: a total of all less one of the others a round later."""
     found = list[Array]()
     n_values = first_TKV.shape[2]
     n_messages = -(-len(first_TKV) * n_values // server.values_per_ciphertext)
@@ -200,15 +203,15 @@ def _messages(values_TKV: Array) -> list[Array]:
 @final
 @dataclass(frozen=True, slots=True)
 class _Noise:
-    """What a client adds at client level, by the library's own code."""
+    """Noise that a client adds at client level, by the library's own code."""
 
     noise: ClientNoise
     deviation: float
-    """Of each client's share, on each value."""
+    """Standard deviation of each client's share, on each value."""
 
     @classmethod
     def of(cls, release: Profiles, setting: Setting) -> _Noise:
-        """All of it is there when one client is missing."""
+        """Return noise that is all there when one client is missing."""
         mean_V = release.moments.population.mean_V
         clip = CLIP * float(np.linalg.norm(mean_V))
         shares, bounds = DistributedNoise(setting.least + 1, dropouts=1), {NAME: clip}
@@ -216,7 +219,7 @@ class _Noise:
         return cls(noise, noise.deviation(setting.sigma, clip, len(mean_V)))
 
     def on(self, values_TKV: Array, rng: np.random.Generator) -> Array:
-        """The values, each client's with its share."""
+        """Return the values, each client's with its share."""
         return np.stack([[self._sent(own_V, rng) for own_V in of_KV] for of_KV in values_TKV])
 
     def _sent(self, own_V: Array, rng: np.random.Generator) -> Array:
@@ -229,13 +232,13 @@ class _Noise:
 @final
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A client's end of an exchange that gives back what it would have sent."""
+    """End of an exchange at a client that gives back what the client would have sent."""
 
     n_clients: int
     weight: float = 1.0
 
     def sum(self, name: str, values: NamedTensors) -> Total:
-        """These very values."""
+        """Return these very values."""
         del name
         return Total(values, self.weight, self.n_clients)
 

@@ -1,7 +1,4 @@
-"""The section on tracing: who can tell from a statistic whether a record went into it.
-
-What tracing comes to, in plain words.
-"""
+"""Section on tracing: who can tell from a statistic whether a record went into it."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from securefl.data.split import Labelled
 from securefl.report.plots import COLOURS, STYLES, bare, png
 
 N, TEN, SIGMA = 16, 10, 4.0
-"""Of the figures that are compared between runs."""
+"""Records, clients and noise of the figures that are compared between runs."""
 _METHOD = (
     "AUC of the likelihood ratio under a Gaussian with the covariance of public records (Homer et "
     "al. 2008; Sankararaman et al. 2009; Dwork et al. 2015)"
@@ -43,7 +40,7 @@ def tracing_section(
     seed: int,
     effort: Literal["quick", "full"] = "quick",
 ) -> Section:
-    """How well records are traced in what this run's model makes of its clients' data.
+    """Trace records in what this run's model makes of its clients' data.
 
     Args:
         model: with the state that is broadcast; left as it was.
@@ -109,7 +106,7 @@ NOISY, OF_TEN = f"its profile, noise of σ = {SIGMA:g}", f"sum of {TEN} clients"
 
 
 def _curves(setup: TracingSetup) -> dict[str, dict[int, Interval]]:
-    """Each statistic at all sizes for which there are records."""
+    """Return the AUC of each statistic at all sizes for which there are records."""
     one: dict[str, Release] = {
         PROFILE: setup.profiles,
         MEANS: setup.means,
@@ -125,7 +122,7 @@ def _curves(setup: TracingSetup) -> dict[str, dict[int, Interval]]:
 
 
 def _compared(setup: TracingSetup, curves: Curves) -> dict[str, Interval]:
-    """What is reported of every run, at n = 16."""
+    """Return what is reported of every run, at n = 16."""
     found = {
         f"AUC, a profile of {N}": curves[PROFILE][N],
         f"AUC, means alone of {N}": curves[MEANS][N],
@@ -145,14 +142,14 @@ def _compared(setup: TracingSetup, curves: Curves) -> dict[str, Interval]:
 @final
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What this very run shows."""
+    """Result for what this very run shows."""
 
     name: str
     auc: Interval
 
 
 def _run(setup: TracingSetup, sent: SentStatistics) -> _Run | None:
-    """None where nobody reads a statistic, or nobody one without clients' noise."""
+    """Trace what this run shows; None where nobody reads it, or only with clients' noise."""
     if sent.worst not in {Shown.EACH, Shown.TOTALS} or sent.client_sigma is not None:
         return None
     of_layers = sent.statistics is sent.worst and setup.layers
@@ -174,7 +171,7 @@ _FEWEST_TRIALS = 100
 
 
 def _differenced(setup: TracingSetup) -> Differenced:
-    """By the run's least number of clients, or by three where that are too many."""
+    """Ask for sums of the run's least number of clients, or of three where those are too many."""
     sent, trials, profiles = setup.sent, setup.effort.trials, setup.profiles
     least = sent.least if setup.most(2 * sent.least + 1) >= N else 3
     sigma = 1.0 if sent.client_sigma is None else sent.client_sigma
@@ -187,7 +184,7 @@ def _differenced(setup: TracingSetup) -> Differenced:
 @final
 @dataclass(frozen=True, slots=True)
 class _TwoSums:
-    """What the difference of two sums shows of the client that is in one alone."""
+    """Results for the difference of two sums: what it shows of the client in one alone."""
 
     found: Differenced
     exact: Interval
@@ -196,11 +193,11 @@ class _TwoSums:
 
     @classmethod
     def of(cls, found: Differenced, rng: np.random.Generator) -> _TwoSums:
-        """With intervals."""
+        """Add intervals."""
         return cls(found, *(roc.auc(rng) for roc in (found.exact, found.redrawn, found.private)))
 
     def aucs(self, client_sigma: float | None) -> dict[str, Interval]:
-        """By name."""
+        """Return the AUCs by name."""
         sigma = 1.0 if client_sigma is None else client_sigma
         return {
             "AUC, difference of two sums": self.exact,
@@ -210,11 +207,11 @@ class _TwoSums:
 
     @staticmethod
     def method(name: str) -> str:
-        """How a number was found."""
+        """Return how a number was found."""
         return _DIFFERENCE if "difference" in name else _METHOD
 
     def table(self) -> FindingsTable:
-        """What was asked of the authority, and what it did."""
+        """Return what was asked of the authority, and what it did."""
         error = "10⁻⁶" if self.found.error < 1e-6 else f"{self.found.error:.0e}"
         opened = f"opened; the difference is the client's, to {error}"
         rows = (

@@ -1,6 +1,10 @@
-"""What a run's model shows of its clients' records, ready to be traced.
+"""Setup of tracing: releases of a run's model, and the records that they are of.
 
-Axes: N records of the pool.
+Each trial releases a statistic of drawn records by the library's own code, and scores a member and
+a record that is none. Public records are neither. One of each a trial: so scores are independent,
+as `Roc` takes them to be.
+
+Axes: N records of the pool, B records that are scored, V values.
 """
 
 from __future__ import annotations
@@ -31,20 +35,20 @@ from securefl.norms.find import batch_norm_layers
 from securefl.privacy.randomness import Randomness, Seeded
 
 LARGEST_SHARE = 0.5
-"""Of the pool in one release; of more of it, the rest are too few and too much like them."""
+"""Largest share of the pool in one release: beyond, the rest are too few and too much like it."""
 
 
 class Release(Protocol):
-    """A statistic, and how an attacker who knows the population reads it."""
+    """Statistic, and how an attacker who knows the population reads it."""
 
     def ratio(self, n: int) -> LikelihoodRatio:
-        """For statistics of n records."""
+        """Return the likelihood ratio for statistics of n records."""
 
     def statistic(self, clients: Sequence[Indices], randomness: Randomness) -> Array:
-        """Of these records of the pool, as a mean of theirs, shape (V,)."""
+        """Return the statistic of these records of the pool, as a mean of theirs, shape (V,)."""
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
-        """Of records of the pool, shape (B,)."""
+        """Return scores of records of the pool, shape (B,)."""
 
 
 def traced(  # noqa: PLR0913 -- what is released, of whom, and how often
@@ -57,7 +61,7 @@ def traced(  # noqa: PLR0913 -- what is released, of whom, and how often
     n_clients: int = 1,
     others: Others = Others.ALL,
 ) -> Roc:
-    """The scores of a member and a non-member of each trial.
+    """Return the scores of a member and a non-member of each trial.
 
     Args:
         release: whose statistic is traced.
@@ -89,13 +93,13 @@ def traced(  # noqa: PLR0913 -- what is released, of whom, and how often
 @final
 @dataclass(frozen=True, slots=True)
 class TracingEffort:
-    """How much is tried."""
+    """Effort of tracing: numbers of trials and records."""
 
     trials: int
     sizes: tuple[int, ...]
-    """Records n of a client."""
+    """Numbers n of records of a client."""
     pool: int
-    """Records that are drawn from, at most."""
+    """Number of records that are drawn from, at most."""
     public: int
 
 
@@ -118,7 +122,7 @@ class TracingSetup:
         rng: np.random.Generator,
         effort: TracingEffort,
     ) -> None:
-        """Raises DataError for too few public records."""
+        """Draw pool and public records; raises DataError for too few public ones."""
         self.effort, self.sent, self.rng = effort, sent, rng
         chosen = torch.from_numpy(rng.permutation(len(pool[0]))[: effort.pool])
         x, y = pool[0][chosen], pool[1][chosen].cpu()
@@ -139,19 +143,19 @@ class TracingSetup:
             self.layers = LayerStatistics.of(*both)
 
     def private(self, sigma: float) -> PrivateSums:
-        """With the run's clip."""
+        """Return the private sums with the run's clip, made once for each σ."""
         if sigma not in self._private:
             self._private[sigma] = PrivateSums.of(*self._seen, self.sent.clip, sigma)
         return self._private[sigma]
 
     def most(self, n_clients: int = 1) -> int:
-        """The most records of each client that a release may have."""
+        """Return the most records of each client that a release may have."""
         return int(LARGEST_SHARE * len(self.labels_N)) // n_clients
 
     def auc(
         self, release: Release, n: int, n_clients: int = 1, others: Others = Others.ALL
     ) -> Interval:
-        """How often a member scores above another record.
+        """Return how often a member scores above another record.
 
         Raises:
             DataError: too few records for so many in a release.

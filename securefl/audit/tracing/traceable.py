@@ -1,8 +1,7 @@
 """Statistics that SecureFL releases, the layers they are of, and how an attacker reads them.
 
-Axes: B records of a batch, N records in all, Q elements or channels of all layers together.
-
-Axes: N records of the pool, P public ones, B records that are scored, Q elements, V values.
+Axes: N records of the pool, P public ones, B records that are scored, Q elements or channels of all
+layers together, V values.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from securefl.privacy.randomness import Randomness, noisy
 from securefl.privacy.record_moments import ChannelMoments, MomentRelease
 
 MAX_ELEMENTS = 512
-"""Of more, so many are looked at, evenly spaced: an attack on all would find no less."""
+"""Number of elements that are looked at, evenly spaced: an attack on all would find no less."""
 _BATCH = 256
 
 
@@ -45,7 +44,7 @@ class SeenLayers:
 
 
 def represented(model: nn.Module, layer: str | None, x: Tensor) -> Array:
-    """The layer's representation of each record, as profiles take moments of it, shape (N, Q).
+    """Return the layer's representation of each record, as profiles use it, shape (N, Q).
 
     Raises:
         DataError: as in `algorithms.profiling.profile`.
@@ -56,14 +55,14 @@ def represented(model: nn.Module, layer: str | None, x: Tensor) -> Array:
 
 
 def seen_by_profiles(model: nn.Module, layer: str | None, x: Tensor) -> SeenLayers:
-    """What a profile is made of."""
+    """Return what a profile is made of."""
     h_NQ = represented(model, layer, x)
     return SeenLayers(h_NQ, h_NQ**2)
 
 
 @torch.no_grad()
 def seen_by_batch_norm(model: nn.Module, x: Tensor) -> SeenLayers:
-    """What all BN layers get, of a model at rest: their statistics are means of this.
+    """Return what all BN layers get, of a model at rest: their statistics are means of this.
 
     In training, layers above the first see records through the batch's own statistics, and differ.
     """
@@ -81,7 +80,7 @@ def seen_by_batch_norm(model: nn.Module, x: Tensor) -> SeenLayers:
 
 @contextmanager
 def _inputs_of_batch_norm(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Within, the model is at rest, and what its BN layers get is noted."""
+    """Put the model at rest, and yield the list to which inputs of its BN layers are added."""
     inputs: list[Tensor] = []
 
     def note(_layer: nn.Module, got: Any) -> None:
@@ -110,7 +109,7 @@ def _few(rows_NQ: Array) -> Array:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceableMoments:
-    """What is known of (z, z²) of a layer, or of several: the pool's vectors and the public's."""
+    """Vectors (z, z²) of a layer, or of several, of pool and public."""
 
     at: Coordinates
     pool_NV: Array
@@ -118,14 +117,14 @@ class TraceableMoments:
 
     @classmethod
     def of(cls, pool: SeenLayers, public: SeenLayers) -> TraceableMoments:
-        """In the public's coordinates."""
+        """Put both in the public's coordinates."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         of_public = at.moments(public.first_NQ, public.second_NQ)
         pool_NV = at.moments(pool.first_NQ, pool.second_NQ)
         return cls(at, pool_NV, Population.of(of_public, n_blocks=2))
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
-        """The likelihood ratio; of records that cannot have been in, less than any."""
+        """Return the likelihood ratio; of records that cannot have been in, less than any."""
         rows_BV = self.pool_NV[records]
         never_B = impossible(released_V, rows_BV, ratio.n, self.at.tolerance_Q)
         return np.where(never_B, IMPOSSIBLE, ratio(released_V, rows_BV))
@@ -134,22 +133,22 @@ class TraceableMoments:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Profiles:
-    """FedProf's profile of all clients' records together: mean and variance, exact."""
+    """Profile of FedProf of all clients' records together: mean and variance, exact."""
 
     moments: TraceableMoments
     represented_NQ: Array
 
     @classmethod
     def of(cls, pool: SeenLayers, public: SeenLayers) -> Profiles:
-        """Of what `seen_by_profiles` gives."""
+        """Take what `seen_by_profiles` gives."""
         return cls(TraceableMoments.of(pool, public), pool.first_NQ)
 
     def ratio(self, n: int) -> LikelihoodRatio:
-        """Without noise."""
+        """Return the ratio without noise."""
         return self.moments.population.ratio(n)
 
     def statistic(self, clients: Sequence[Indices], randomness: Randomness) -> Array:
-        """By `profile`, over what the layer makes of the records."""
+        """Return what `profile` makes of the layer's outputs for the records."""
         del randomness
         batches = (torch.from_numpy(self.represented_NQ[records]) for records in clients)
         found = profile(_passing(), "0", batches, version=0)
@@ -157,7 +156,7 @@ class Profiles:
         return self.moments.at.moments(mean_Q, variance_Q + mean_Q**2)
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
-        """As `Moments`."""
+        """Return scores as `TraceableMoments`."""
         return self.moments.scores(ratio, released_V, records)
 
 
@@ -170,20 +169,20 @@ class LayerStatistics:
 
     @classmethod
     def of(cls, pool: SeenLayers, public: SeenLayers) -> LayerStatistics:
-        """Of what `seen_by_batch_norm` gives."""
+        """Take what `seen_by_batch_norm` gives."""
         return cls(TraceableMoments.of(pool, public))
 
     def ratio(self, n: int) -> LikelihoodRatio:
-        """Without noise."""
+        """Return the ratio without noise."""
         return self.moments.population.ratio(n)
 
     def statistic(self, clients: Sequence[Indices], randomness: Randomness) -> Array:
-        """All records' mean: a batch's, or the total of as many of each client."""
+        """Return all records' mean: a batch's, or the total of as many of each client."""
         del randomness
         return np.asarray(self.moments.pool_NV[np.concatenate(clients)].mean(axis=0))
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
-        """As `Moments`."""
+        """Return scores as `TraceableMoments`."""
         return self.moments.scores(ratio, released_V, records)
 
 
@@ -197,29 +196,29 @@ class Means:
 
     @classmethod
     def of(cls, pool: SeenLayers, public: SeenLayers) -> Means:
-        """In the public's coordinates."""
+        """Put both in the public's coordinates."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         z_NQ, z_PQ = ((s.first_NQ - at.mean_Q) / at.unit_Q for s in (pool, public))
         return cls(z_NQ, Population.of(z_PQ))
 
     def ratio(self, n: int) -> LikelihoodRatio:
-        """Without noise."""
+        """Return the ratio without noise."""
         return self.population.ratio(n)
 
     def statistic(self, clients: Sequence[Indices], randomness: Randomness) -> Array:
-        """All records' mean."""
+        """Return all records' mean."""
         del randomness
         return np.asarray(self.pool_NQ[np.concatenate(clients)].mean(axis=0))
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
-        """The likelihood ratio."""
+        """Return the likelihood ratio."""
         return ratio(released_V, self.pool_NQ[records])
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivateSums:
-    """Clipped [1, mean, second moment] of each record, summed up, with noise (`MomentRelease`).
+    """Sums of clipped [1, mean, second moment] of each record, with noise (`MomentRelease`).
 
     The noisy sum is scored itself, before a profile is made of it: that is all there is to see,
     also where the library then refuses it as drowned.
@@ -232,7 +231,7 @@ class PrivateSums:
 
     @classmethod
     def of(cls, pool: SeenLayers, public: SeenLayers, rms_clip: float, sigma: float) -> PrivateSums:
-        """Of what `seen_by_profiles` gives, about the public mean and in its unit."""
+        """Take what `seen_by_profiles` gives, about the public mean and in its unit."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         z_NQ, z_PQ = ((s.first_NQ - at.mean_Q) / at.unit_Q for s in (pool, public))
         release = MomentRelease(z_NQ.shape[1], rms_clip, sigma)
@@ -240,12 +239,12 @@ class PrivateSums:
         return cls(release, z_NQ, vectors[0], Population.of(vectors[1]))
 
     def ratio(self, n: int) -> LikelihoodRatio:
-        """In units of the clip, in which the noise on a sum is σ."""
+        """Return the ratio in units of the clip, in which the noise on a sum is σ."""
         noise_VV = (self.release.sigma / n) ** 2 * np.eye(self.release.n_values)
         return self.population.ratio(n, noise_VV)
 
     def statistic(self, clients: Sequence[Indices], randomness: Randomness) -> Array:
-        """By `MomentRelease`: the noise is that of one release, of all clients together."""
+        """Return what `MomentRelease` makes of all records, with the noise of one release."""
         records = np.concatenate(clients)
         reference = ChannelMoments.standard(self.release.n_channels)
         sum_V = self.release.sum_of(torch.from_numpy(self.represented_NQ[records]), reference)
@@ -253,17 +252,17 @@ class PrivateSums:
         return np.asarray(noisy_V / (self.release.bound * len(records)))
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
-        """The likelihood ratio."""
+        """Return the likelihood ratio."""
         return ratio(released_V, self.pool_NV[records])
 
 
 def _each(release: MomentRelease, z_NQ: Array) -> Array:
-    """What each record adds to a sum."""
+    """Return what each record adds to a sum."""
     reference = ChannelMoments.standard(release.n_channels)
     rows = (release.sum_of(z_1Q, reference).numpy() for z_1Q in torch.from_numpy(z_NQ).split(1))
     return np.stack(list(rows))
 
 
 def _passing() -> nn.Module:
-    """A model whose layer "0" gives what it gets: records' representations are known already."""
+    """Return a model whose layer "0" gives what it gets: representations are known already."""
     return nn.Sequential(nn.Identity())

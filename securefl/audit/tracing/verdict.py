@@ -11,7 +11,7 @@ from securefl.audit.statistics import Interval
 
 
 class Shown(StrEnum):
-    """How a statistic leaves a client."""
+    """Form in which a statistic leaves a client."""
 
     NOT_SENT = "not sent"
     EACH = "in the clear: the server reads each client's"
@@ -22,46 +22,46 @@ class Shown(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class SentStatistics:
-    """What a run's clients send of the statistics that can be traced."""
+    """Statistics that a run's clients send, and in which a record can be traced."""
 
     statistics: Shown
     """Means and variances of BN layers."""
     profiles: Shown
-    """FedProf's; encrypted ones are `HIDDEN`, since scores alone are opened."""
+    """Profiles of FedProf; encrypted ones are `HIDDEN`, since scores alone are opened."""
     n_clients: int
-    """Whose statistics are in one total."""
+    """Clients whose statistics are in one total."""
     n_records: int
-    """In one such statistic of the client with the fewest: its mini-batch, or all its data."""
+    """Records in one statistic of the client with the fewest: its mini-batch, or all its data."""
     least: int = 3
-    """exchange.min_clients."""
+    """Value of exchange.min_clients."""
     layer: str | None = None
-    """selection.layer, that is profiled."""
+    """Layer that is profiled, selection.layer."""
     sigma: float | None = None
     """Noise at record level on these statistics, privacy.statistics_sigma; None without."""
     clip: float = 1.5
-    """privacy.statistics_clip."""
+    """Value of privacy.statistics_clip."""
     client_sigma: float | None = None
     """Noise at client level, privacy.sigma; None without."""
 
     @property
     def worst(self) -> Shown:
-        """How that one leaves a client of which most is seen."""
+        """Form of the statistic of which most is seen."""
         order = (Shown.EACH, Shown.TOTALS, Shown.HIDDEN, Shown.NOT_SENT)
         return min((self.statistics, self.profiles), key=order.index)
 
 
 NOTICED, PLAIN = 0.6, 0.75
-"""Where an AUC's whole interval is above, records are told apart somewhat, or plainly."""
+"""Bounds on an AUC's whole interval, above which records are told apart somewhat, or plainly."""
 _GUESSING = "of cases (50 % is guessing)"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What the rules go by."""
+    """Results of tracing: what the rules go by."""
 
     sent: SentStatistics
-    """What anybody sees of the run's statistics."""
+    """Statistics of the run that anybody sees."""
     run: Interval | None
     """AUC of records in just that; None where noise of clients is on it."""
     difference: Interval
@@ -71,7 +71,7 @@ class Traced:
 
     @property
     def auc(self) -> Interval:
-        """The AUC that counts: in what is seen, and with clients' noise in a difference."""
+        """AUC that counts: in what is seen, and with clients' noise in a difference."""
         return self.noisy if self.run is None else self.run
 
     @property
