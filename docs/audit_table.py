@@ -22,8 +22,7 @@ import securefl.audit.inversion.verdict as inversion
 import securefl.audit.membership.verdict as membership
 import securefl.audit.tracing.verdict as tracing
 from securefl.audit.exposure.views import Shows
-from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES
-from securefl.audit.membership.attackers import SERVER as READS_UPDATES
+from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES, UPDATE_READER
 from securefl.audit.rules import Rule
 from securefl.federation.ledger import SERVER
 
@@ -157,7 +156,7 @@ def _exposure() -> Iterator[Row]:
 
 def _membership() -> Iterator[Row]:
     yield _judged("Membership inference", "membership")
-    for who in (MODEL_HOLDERS, PARTIES, READS_UPDATES):
+    for who in (MODEL_HOLDERS, PARTIES, UPDATE_READER):
         for what, begin, form in (
             ("AUC", "AUC, ", ".3f"),
             ("TPR at 1 % FPR", "TPR at 1 % FPR, ", ".1%"),

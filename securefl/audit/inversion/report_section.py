@@ -25,7 +25,7 @@ from securefl.audit.inversion.hidden_statistics import (
 )
 from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked, protection
 from securefl.audit.inversion.target import NormalisedBatch, Target
-from securefl.audit.inversion.verdict import RULES, if_sealed, worst
+from securefl.audit.inversion.verdict import RULES, if_sealed, united
 from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.errors import DataError
@@ -128,7 +128,7 @@ def inversion_section(
     return Section(
         key="inversion",
         title="Gradient inversion with and without BN statistics",
-        verdict=worst([decided(RULES[hidden], comparison)[0] for _, comparison in compared]),
+        verdict=united([decided(RULES[hidden], comparison)[0] for _, comparison in compared]),
         words=" ".join([_FIRST[hidden], *_words(compared)]).strip(),
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],

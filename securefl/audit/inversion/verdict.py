@@ -87,6 +87,6 @@ RULES: Mapping[Hidden, tuple[Rule[HiddenStatistics], ...]] = {
 }
 
 
-def worst(found: list[Verdict]) -> Verdict:
-    """Return the worst of several verdicts."""
+def united(found: list[Verdict]) -> Verdict:
+    """Return the verdict of a section on several comparisons: the worst of theirs."""
     return max(found, key=ORDER.index)

@@ -26,7 +26,7 @@ OWN_DEVIATIONS_FROM = 32
 """Number of models without a sample from which on LiRA takes the sample's own deviation."""
 MODEL_HOLDERS = "whoever has the final model"
 PARTIES = "every client, and the server"
-SERVER = "a server that reads single clients' updates"
+UPDATE_READER = "a server that reads single clients' updates"
 
 
 @final
@@ -75,9 +75,11 @@ def attacks(pool: Candidates, seen: SeenModels, shadows: Shadows | None) -> Sequ
         late, owner_S = _late(seen.clients_RKS), pool.client_S
         method = f"mean φ of the client's own models in the last {len(late)} rounds{like}"
         score_S = over_rounds(own_models(late, owner_S), expected_S)
-        found.append(Attack("updates", SERVER, method, score_S))
+        found.append(Attack("updates", UPDATE_READER, method, score_S))
         method = "the same against the other clients' models (after Zhu et al. 2025)"
-        found.append(Attack("updates, others", SERVER, method, against_others(late, owner_S)))
+        found.append(
+            Attack("updates, others", UPDATE_READER, method, against_others(late, owner_S))
+        )
     return found
 
 
