@@ -351,7 +351,7 @@ def test_verdicts(sent, auc, difference, verdict):
 @pytest.mark.slow
 def test_the_section_is_the_same_for_the_same_seed(monkeypatch):
     """And names what was measured; the model is left as it was."""
-    monkeypatch.setitem(setup.EFFORTS, "quick", setup.Effort(80, (4, 16), 600, 600))
+    monkeypatch.setitem(setup.EFFORTS, "quick", setup.TracingEffort(80, (4, 16), 600, 600))
     model = build_model("mlp", "batch", in_channels=1, n_features=64, n_classes=10, seed=0)
     pool = SPLIT.train_x, SPLIT.train_y
     sections = [tracing_section(model, pool, SPLIT.test_x, SENT, 3) for _ in range(2)]
