@@ -1,17 +1,43 @@
-"""Several audits of one job side by side, from the JSON of each: a question a row."""
+"""Tables of audits: the rules of verdicts, and several audits of one job side by side.
+
+python docs/audit_table.py docs/audit.md
+
+writes the rules of verdicts into the page, between its two comments. docs/audited_demo.py makes the
+other table, a question a row, from the JSON of each audit.
+"""
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import securefl.audit.bounds.verdict as bounds
+import securefl.audit.encryption.verdict as encryption
+import securefl.audit.exposure.verdict as exposure
+import securefl.audit.inversion.verdict as inversion
+import securefl.audit.membership.verdict as membership
+import securefl.audit.tracing.verdict as tracing
 from securefl.audit.exposure.views import Shows
-from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES
-from securefl.audit.membership.attackers import SERVER as READS_UPDATES
+from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES, UPDATE_READER
+from securefl.audit.rules import Rule
 from securefl.federation.ledger import SERVER
 
+BEGIN, END = "<!-- by docs/audit_table.py -->\n", "<!-- until here -->"
+RULES: Mapping[str, Sequence[Rule[Any]]] = {
+    "Who saw what": exposure.RULES,
+    "Membership inference": membership.RULES,
+    "Bounds on ε": bounds.RULES,
+    "Gradient inversion, statistics sealed": inversion.STATISTICS_SEALED,
+    "Gradient inversion, nothing sealed": inversion.NOTHING_SEALED,
+    "Gradient inversion, model sealed": inversion.UPDATES_SEALED,
+    "Tracing": tracing.RULES,
+    "Encryption": encryption.RULES,
+}
+"""Rules of each section, in the order of a report."""
 READ = "single clients' values that the server could read"
 UPDATE = "update/parameters"
 
@@ -35,31 +61,50 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Content of one run's JSON."""
+    """Sections of one run's JSON."""
 
-    chapters: Mapping[str, Any]
+    sections: Mapping[str, Any]
 
-    def verdict(self, chapter: str) -> str:
+    def verdict(self, section: str) -> str:
         """Return the verdict in one word."""
-        return str(self.chapters[chapter]["verdict"])
+        return str(self.sections[section]["verdict"])
 
-    def numbers(self, chapter: str, begin: str) -> dict[str, Measured]:
+    def numbers(self, section: str, begin: str) -> dict[str, Measured]:
         """Return all whose names begin so, by the rest of their names."""
         return {
             n["name"].removeprefix(begin): Measured(float(n["value"]), n["low"], n["high"])
-            for n in self.chapters[chapter]["numbers"]
+            for n in self.sections[section]["numbers"]
             if n["name"].startswith(begin)
         }
 
-    def said(self, chapter: str, begin: str, form: str) -> str:
+    def said(self, section: str, begin: str, form: str) -> str:
         """Return the first of these as text."""
-        found = self.numbers(chapter, begin)
+        found = self.numbers(section, begin)
         return next(iter(found.values())).said(form) if found else "–"
 
-    def rows(self, chapter: str, title: str) -> list[list[str]]:
-        """Return the rows of the table whose title begins so."""
-        tables = [t for t in self.chapters[chapter]["tables"] if t["title"].startswith(title)]
+    def rows(self, section: str, title: str) -> list[list[str]]:
+        """Return rows of the table whose title begins so."""
+        tables = [t for t in self.sections[section]["tables"] if t["title"].startswith(title)]
         return [row for found in tables for row in found["rows"]]
+
+
+def verdicts() -> str:
+    """Return the rules of verdicts as a table, a rule a row."""
+    rows = []
+    for section, rules in RULES.items():
+        for i, rule in enumerate(rules):
+            rows.append(("" if i else section, str(rule.verdict), rule.condition))
+    lines = (("section", "verdict", "when"), ("---", "---", "---"), *rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def written(page: str, content: str, begin: str = BEGIN) -> str:
+    """Return the page with this content between its two comments."""
+    before, found, rest = page.partition(begin)
+    _, end, after = rest.partition(END)
+    if not (found and end):
+        raise SystemExit(f"the page lacks {begin.strip()} or {END}: between them stands the table")
+    return f"{before}{begin}{content}{END}{after}"
 
 
 Row = tuple[str, Callable[[Audit], str]]
@@ -86,16 +131,16 @@ def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ruler, *lines))
 
 
-def _judged(title: str, chapter: str) -> Row:
-    return f"**{title}**", lambda audit: f"**{audit.verdict(chapter)}**"
+def _judged(title: str, section: str) -> Row:
+    return f"**{title}**", lambda audit: f"**{audit.verdict(section)}**"
 
 
-def _number(question: str, chapter: str, begin: str, form: str) -> Row:
-    return question, lambda audit: audit.said(chapter, begin, form)
+def _number(question: str, section: str, begin: str, form: str) -> Row:
+    return question, lambda audit: audit.said(section, begin, form)
 
 
 def _bracketed(row: Row, possible: Callable[[Audit], bool]) -> Row:
-    """Return the row with its answer in brackets, where nobody of the run can do this."""
+    """Put in brackets what would be found, where nobody of the run can do this."""
     question, answer = row
     return question, lambda audit: answer(audit) if possible(audit) else f"[{answer(audit)}]"
 
@@ -111,7 +156,7 @@ def _exposure() -> Iterator[Row]:
 
 def _membership() -> Iterator[Row]:
     yield _judged("Membership inference", "membership")
-    for who in (MODEL_HOLDERS, PARTIES, READS_UPDATES):
+    for who in (MODEL_HOLDERS, PARTIES, UPDATE_READER):
         for what, begin, form in (
             ("AUC", "AUC, ", ".3f"),
             ("TPR at 1 % FPR", "TPR at 1 % FPR, ", ".1%"),
@@ -123,7 +168,7 @@ def _membership() -> Iterator[Row]:
 
 
 def _best(audit: Audit, begin: str, who: str, form: str) -> str:
-    """Return the largest figure of the attacks that are open to somebody, with its name."""
+    """Return the best of the attacks that are open to somebody, with its name."""
     known = {name for name, observer, *_ in audit.rows("membership", "Attacks") if observer == who}
     found = audit.numbers("membership", begin)
     return _largest({name: n for name, n in found.items() if name in known}, form)
@@ -147,14 +192,14 @@ def _inversion(audit: Audit) -> Iterator[Row]:
 
 
 def _reader(audit: Audit, field: str, shows: Shows = Shows.ONE_CLIENT) -> str:
-    """Return the server, where it got this, or else "nobody"."""
+    """Return whether the server got this."""
     rows = audit.rows("exposure", "What the server received")
     got = any(row[0] == field and row[-1] == shows and row[2] == "plaintext" for row in rows)
     return SERVER if got else "nobody"
 
 
 def _reader_of_totals(audit: Audit) -> str:
-    """Return who reads FedTAN's totals: who reads all clients' statistics has them, too."""
+    """Return who reads totals: FedTAN's are, so who reads all clients' has them, too."""
     own, total = (_reader(audit, "*/mean", s) for s in (Shows.ONE_CLIENT, Shows.TOTAL))
     return f"{own}, of each client" if own == SERVER else total
 
@@ -204,3 +249,15 @@ def _opened(audit: Audit) -> str:
         return "none"
     times = sum(int(row[2].replace(",", "")) for row in rows)
     return f"{times:,}, {rows[0][1]}, {min(int(row[4]) for row in rows)}"
+
+
+def main() -> None:
+    """Write the rules of verdicts into a page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path, help="a Markdown file with the two comments")
+    page = parser.parse_args().page
+    page.write_text(written(page.read_text(), verdicts()))
+
+
+if __name__ == "__main__":
+    main()

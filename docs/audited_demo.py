@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from audit_table import Audit, markdown, table
+from audit_table import Audit, markdown, table, written
 
 import securefl
 from securefl.audit.audits import FULL, QUICK, AuditEffort
@@ -27,17 +27,17 @@ from securefl.runs.folder_writer import RunFolder, write_atomically
 
 RUNS = {"plain": "none", "statistics sealed": "statistics", "model sealed": "model"}
 """Columns, by `exchange.encrypt`."""
-BEGIN, END = "<!-- by docs/audited_demo.py -->\n", "<!-- until here -->"
+BEGIN = "<!-- by docs/audited_demo.py -->\n"
 ROUNDS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Duration of an audit, and its circumstances."""
+    """Time that an audit took, and load beside it."""
 
     wall_s: float
     cpu_s: float
-    """Seconds of CPU of all its processes; half of it is what two idle cores need at least."""
+    """Time of all its processes; half of it is what two idle cores need at least."""
     load: float
     """Processes that wanted a core in the minute before it began."""
 
@@ -64,7 +64,7 @@ def made(folder: Path, encrypt: str, effort: AuditEffort, say: Callable[[str], N
 
 
 def _cpu_s() -> float:
-    """Return the CPU seconds of this process and of those that it has waited for."""
+    """Return the time of this process and of those that it has waited for."""
     return sum(os.times()[:4])
 
 
@@ -89,15 +89,6 @@ def timings(folder: Path) -> str:
     return markdown(["audit", "seconds", "CPU seconds", "load before it"], lines)
 
 
-def written(page: str, content: str) -> str:
-    """Return the page with this between its two comments."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise SystemExit(f"the page lacks {BEGIN.strip()} or {END}: between them stands the table")
-    return f"{before}{begin}{content}{end}{after}"
-
-
 def main() -> None:
     """Make what is missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -109,7 +100,7 @@ def main() -> None:
     for encrypt in RUNS.values():
         made(args.folder, encrypt, effort, lambda text: print(text, file=sys.stderr))  # noqa: T201
     content = f"{table(read(args.folder, effort.name))}\n{timings(args.folder)}"
-    args.page.write_text(written(args.page.read_text(), content))
+    args.page.write_text(written(args.page.read_text(), content, BEGIN))
 
 
 if __name__ == "__main__":  # shadow models are trained in processes of their own

@@ -6,7 +6,8 @@ import math
 
 from hypothesis import strategies as st
 
-from securefl.audit.findings import Findings, FindingsTable, Number, Picture, Section, Verdict
+from securefl.audit.findings import Findings, FindingsTable, Number, Picture, Section
+from securefl.audit.rules import Verdict
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -76,7 +77,7 @@ def some(strategy):
     return st.lists(strategy, max_size=2)
 
 
-chapters = st.builds(
+sections = st.builds(
     Section,
     st.from_regex(r"[a-z]{3,9}", fullmatch=True),
     texts,
@@ -93,5 +94,5 @@ findings = st.builds(
     st.sampled_from(["quick", "full"]),
     st.integers(0, 2**31 - 1),
     st.dictionaries(texts, texts, max_size=2),
-    st.lists(chapters, max_size=3, unique_by=lambda chapter: chapter.key),
+    st.lists(sections, max_size=3, unique_by=lambda section: section.key),
 )

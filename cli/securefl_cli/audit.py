@@ -65,8 +65,8 @@ def audit(
     effort = QUICK if quick else FULL
     with steps_bar() as on_step:
         findings = audit_run(run_folder, effort, task=task, seed=seed, on_step=on_step)
-    for chapter in findings.chapters:
-        said = printable(f"{chapter.verdict.upper():6} {chapter.title}: {chapter.words}")
+    for section in findings.sections:
+        said = printable(f"{section.verdict.upper():6} {section.title}: {section.words}")
         click.echo(f"{said}\n")
     _write(page.with_suffix(".json"), findings.to_json())
     _write(page, html_page(findings).encode())
@@ -74,7 +74,7 @@ def audit(
 
 
 def _check(page: Path, out: Path | None) -> None:
-    """Require, before minutes of work, that both files can be written and no other one is lost."""
+    """Check before minutes of work that both files can be written, and no other one is lost."""
     from securefl.audit.findings import holds_findings
 
     numbers = page.with_suffix(".json")

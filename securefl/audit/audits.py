@@ -12,27 +12,22 @@ from typing import Literal, final
 import numpy as np
 import torch
 
+from securefl.audit.bounds.canaries import alignment, drawn_canaries, with_canaries, with_room
 from securefl.audit.bounds.canary_bounds import OneRunBound
-from securefl.audit.bounds.record_canaries import (
-    alignment,
-    drawn_canaries,
-    with_canaries,
-    with_room,
-)
-from securefl.audit.bounds.report_section import client_test, epsilon_chapter, record_bound
+from securefl.audit.bounds.report_section import client_test, epsilon_section, record_bound
 from securefl.audit.encryption import opened as encryption
-from securefl.audit.encryption.report_section import encryption_chapter
+from securefl.audit.encryption.report_section import encryption_section
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
-from securefl.audit.exposure.report_section import exposure_chapter
-from securefl.audit.findings import Findings, Section, Verdict
+from securefl.audit.exposure.report_section import exposure_section
+from securefl.audit.findings import Findings, Section
 from securefl.audit.inversion import report_section as inversion
 from securefl.audit.membership.candidates import candidates
-from securefl.audit.membership.observed_models import observed
-from securefl.audit.membership.report_section import membership_chapter
+from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import in_the_clear, train_shadows
-from securefl.audit.replay import Replay, replayed, tapped
-from securefl.audit.targets import hidden, sent, subject
-from securefl.audit.tracing.report_section import tracing_chapter
+from securefl.audit.replay import Replay, inspect_rounds, replayed
+from securefl.audit.rules import Verdict
+from securefl.audit.targets import hidden_from_server, inversion_target, observed, sent_statistics
+from securefl.audit.tracing.report_section import tracing_section
 from securefl.build.job import job_of
 from securefl.build.selection import numbers_of
 from securefl.build.training import precision_of
@@ -50,19 +45,19 @@ from securefl.task import Task, placed
 from securefl.types import NamedTensors
 
 OnStep = Callable[[str, int, int], None]
-"""Called with what is being done, and how much of it, of how much."""
+"""Callback with the step's name, how much of it is done, and of how much."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AuditEffort:
-    """How much is tried."""
+    """Effort of an audit: numbers of rounds, shadow models and canaries, and length of attacks."""
 
     name: Literal["quick", "full"]
-    tapped_rounds: int
-    """Played again with every byte looked at."""
+    inspected_rounds: int
+    """Rounds that are played again with every byte looked at."""
     shadow_passes: int
-    """How many shadow models have not seen each record."""
+    """Shadow models that have not seen a record, of each record."""
     canaries: int
     inversion: inversion.InversionEffort
 
@@ -70,7 +65,7 @@ class AuditEffort:
 QUICK = AuditEffort("quick", 2, 2, 300, inversion.QUICK)
 FULL = AuditEffort("full", 10, 12, 1000, inversion.FULL)
 SAME = 0.1
-"""How far apart weights are at most that rounding explains: encrypted totals err by 2⁻²⁴, and
+"""Largest difference of weights that rounding explains: encrypted totals err by 2⁻²⁴, and
 training magnifies that (the demo's job with its model sealed: 0.02 after 200 rounds)."""
 WINDOWS = 25
 """Stretches of a run that canaries' gradients are compared with."""
@@ -86,7 +81,7 @@ def audit_run(
     seed: int = 0,
     on_step: OnStep | None = None,
 ) -> Findings:
-    """What each party of a finished run saw, what attackers make of it, and what is promised.
+    """Audit a finished run: what each party saw, what attackers make of it, what is promised.
 
     The same run, effort and seed give the same findings, but for noise that no seed gives again:
     that of canary clients (`privacy.noise = "secret"`), and of encryption, so that the precision of
@@ -121,11 +116,11 @@ def audit_run(
             "who saw what: put a copy back, or make the run anew"
         )
     audits = _Audits(run, trained, effort, seed, on_step or _silent, shipped=task is None)
-    return Findings(run.config.name, effort.name, seed, audits.facts(), tuple(audits.chapters()))
+    return Findings(run.config.name, effort.name, seed, audits.facts(), tuple(audits.sections()))
 
 
 def _thinned(models: Sequence[NamedTensors]) -> list[NamedTensors]:
-    """The first, the last, and so many between that at most `WINDOWS` steps lie between them."""
+    """Return the first, the last, and so many between that at most `WINDOWS` steps are left."""
     chosen = np.linspace(0, len(models) - 1, min(WINDOWS + 1, len(models))).round().astype(int)
     return [models[i] for i in chosen]
 
@@ -136,7 +131,7 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(eq=False)
 class _Audits:
-    """What they share: the run, its model and data, and what was seen when it was played again."""
+    """Audits of one run, with what they share: its model and data, and its replay."""
 
     run: RunRecord
     trained: Trained
@@ -144,7 +139,7 @@ class _Audits:
     seed: int
     on_step: OnStep
     shipped: bool
-    """Whether another process can make model and loss anew: those of a notebook it cannot."""
+    """True where another process can make model and loss anew, unlike those of a notebook."""
 
     @property
     def config(self) -> Config:
@@ -168,7 +163,7 @@ class _Audits:
         return RunFolder(self.run.path).history() or History()
 
     def facts(self) -> dict[str, str]:
-        """What was audited, and whether it is what was played again."""
+        """Return what was audited, and whether it is what was played again."""
         config, n, last = self.config, len(self.task.clients), self.run.metrics[-1]
         own = not self.shipped
         return {
@@ -192,7 +187,7 @@ class _Audits:
         return self.config.algorithm.name if own is None else f"{type(own).__name__}, its own"
 
     def _compared(self) -> str:
-        """How far what was played again is the run."""
+        """Return in words how far the replay is the run."""
         if self.config.privacy.level != "none":
             return "with noise drawn anew: another run of the same settings"
         try:
@@ -209,8 +204,8 @@ class _Audits:
             "that were changed"
         )
 
-    def chapters(self) -> Iterator[Section]:
-        """In the order of the report; one that cannot be measured says why."""
+    def sections(self) -> Iterator[Section]:
+        """Yield the sections in the report's order; one that cannot be measured says why."""
         for key, title, make in (
             ("exposure", "Who saw what", self._exposure),
             ("membership", "Membership inference", self._membership),
@@ -228,15 +223,15 @@ class _Audits:
             self.on_step(title, 1, 1)
 
     def _exposure(self) -> Section:
-        n = self.effort.tapped_rounds
+        n = self.effort.inspected_rounds
         dtype = precision_of(self.task.model)
         job = job_of(self.config, self.task)
         scores = {spec.name: spec.n_values for spec in job.score_sums}
         scores |= {name: 1 for name in numbers_of(job) if name in SCORES}
         leaks = leaks_in(self.evidence, self.replay.ledger, dtype, scores)
-        seen = tapped(self.config, self.task, n)
+        seen = inspect_rounds(self.config, self.task, n)
         noisy = self.config.privacy.level == "record"
-        return exposure_chapter(self.run.ledger, leaks, seen, noisy=noisy)
+        return exposure_section(self.run.ledger, leaks, seen, noisy=noisy)
 
     def _membership(self) -> Section:
         pool = candidates(self.task, np.random.default_rng(self.seed))
@@ -249,14 +244,15 @@ class _Audits:
             workers=WORKERS if self.shipped else 1,
             on_shadow=self._of("training shadow models"),
         )
-        seen = observed(self.config, self.trained, self.replay, pool)
-        return membership_chapter(pool, seen, shadows, seed=self.seed)
+        models, updates = self.replay.models, self.replay.updates
+        seen = observed(self.config, self.trained, models, updates, pool)
+        return membership_section(pool, seen, shadows, seed=self.seed)
 
     def _epsilon(self) -> Section:
         clients = None
         if self.config.privacy.level == "client":
             clients = client_test(self.config, len(self.task.clients), self.seed)
-        return epsilon_chapter(self.config, self.history, self._canaries(), clients, self.seed)
+        return epsilon_section(self.config, self.history, self._canaries(), clients, self.seed)
 
     def _canaries(self) -> OneRunBound:
         canaries = drawn_canaries(self.task.test, self.effort.canaries, self.seed)
@@ -276,21 +272,25 @@ class _Audits:
                 f"gradients were made in {self.config.train.precision}, and this attack is on "
                 "exact ones"
             )
-        attacked = [subject(self.config, "the trained model", self.trained.model, self.task)]
+        attacked = [
+            inversion_target(self.config, "the trained model", self.trained.model, self.task)
+        ]
         if self.effort.name == "full":
-            attacked.append(subject(self.config, "the first model", self.task.model, self.task))
-        return inversion.inversion_chapter(
-            attacked, self.seed, self.effort.inversion, hidden(self.run.ledger)
+            attacked.append(
+                inversion_target(self.config, "the first model", self.task.model, self.task)
+            )
+        return inversion.inversion_section(
+            attacked, self.seed, self.effort.inversion, hidden_from_server(self.run.ledger)
         )
 
     def _tracing(self) -> Section:
         clients = [whole(data, "a client") for data in self.task.clients]
         public, _ = whole(self.task.test, "the test data")
-        return tracing_chapter(
+        return tracing_section(
             self.trained.model,
             (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])),
             public,
-            sent(self.config, self.run.ledger, self.task),
+            sent_statistics(self.config, self.run.ledger, self.task),
             self.seed,
             self.effort.name,
         )
@@ -298,7 +298,7 @@ class _Audits:
     def _encryption(self) -> Section:
         openings = self.evidence.openings
         seen = encryption.EncryptionEvidence(self.config, openings, self.run.ledger)
-        return encryption_chapter(seen, self.seed, self.effort.name)
+        return encryption_section(seen, self.seed, self.effort.name)
 
     def _of(self, what: str) -> Callable[[int, int], None]:
         return lambda done, total: self.on_step(what, done, total)

@@ -1,4 +1,4 @@
-"""The report: findings as one HTML file that needs nothing else, its verdicts first."""
+"""Report of an audit: findings as one HTML file that needs nothing else, its verdicts first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from securefl.audit.findings import Findings, Number, Section, Verdict
+from securefl.audit.findings import Findings, Number, Section
+from securefl.audit.rules import Verdict
 from securefl.io.text import printable
 
 TEMPLATE = "page.html.jinja"
@@ -20,11 +21,11 @@ BADGES = {
     Verdict.HOLDS: "Holds",
     Verdict.OPEN: "Open",
 }
-"""In the order of alarm."""
+"""Badges of verdicts, in the order of alarm."""
 
 
 def html_page(findings: Findings) -> str:
-    """The whole report, fit for UTF-8; the same findings give the same text."""
+    """Return the whole report, fit for UTF-8; the same findings give the same text."""
     page = _template().render(
         findings=findings,
         badges=BADGES,
@@ -36,17 +37,17 @@ def html_page(findings: Findings) -> str:
 
 
 def by_alarm(findings: Findings) -> list[Section]:
-    """The chapters, the most alarming first; among equals as they stand."""
-    return sorted(findings.chapters, key=lambda chapter: list(BADGES).index(chapter.verdict))
+    """Return the sections, the most alarming first; among equals as they stand."""
+    return sorted(findings.sections, key=lambda section: list(BADGES).index(section.verdict))
 
 
 def worst(findings: Findings) -> Verdict:
-    """The verdict of the whole: that of the most alarming chapter."""
-    return min((c.verdict for c in findings.chapters), key=list(BADGES).index, default=Verdict.OPEN)
+    """Return the verdict of the whole: that of the most alarming section."""
+    return min((c.verdict for c in findings.sections), key=list(BADGES).index, default=Verdict.OPEN)
 
 
 def in_short(findings: Findings) -> str:
-    """One sentence on the whole run."""
+    """Return one sentence on the whole run."""
     leaking = _titles(findings, Verdict.LEAKS)
     weak = _titles(findings, Verdict.WEAK)
     if leaking:
@@ -59,17 +60,17 @@ def in_short(findings: Findings) -> str:
 
 
 def spans(text: str) -> list[str]:
-    """Text and code by turns, text first: what stands between backticks is code."""
+    """Split a text into text and code by turns: what stands between backticks is code."""
     return re.split(r"`([^`]+)`", text)
 
 
 def value_said(number: Number) -> str:
-    """A number with its unit, as people read it."""
+    """Return a number with its unit, as people read it."""
     return _said(number.value, number.unit)
 
 
 def interval_said(number: Number) -> str:
-    """Its 95 % interval; empty where it has none."""
+    """Return a number's 95 % interval; empty where it has none."""
     if number.low is None or number.high is None:
         return ""
     return f"{_said(number.low, number.unit)} … {_said(number.high, number.unit)}"
@@ -98,10 +99,10 @@ def _template() -> Template:
 
 
 def _shown(value: Any) -> Any:
-    """Control characters, which a page cannot hold or a reader not see, as escapes."""
+    """Return control characters, which a page cannot hold or a reader not see, as escapes."""
     return printable(value) if type(value) is str else value
 
 
 def _titles(findings: Findings, verdict: Verdict) -> str:
-    found: list[Section] = [c for c in findings.chapters if c.verdict is verdict]
-    return ", ".join(chapter.title for chapter in found)
+    found: list[Section] = [c for c in findings.sections if c.verdict is verdict]
+    return ", ".join(section.title for section in found)

@@ -1,4 +1,4 @@
-"""A run played again by its settings, for what its folder does not keep: who saw which values.
+"""Replay of a run by its settings, for what its folder does not keep: who saw which values.
 
 The same seed gives the same bits, so what is recorded here is what was seen then; how far the final
 models are apart says whether that holds (fresh privacy noise is never drawn again).
@@ -16,9 +16,9 @@ import numpy as np
 from torch import Tensor
 
 from securefl.algorithms.algorithm import averaged_tensors, copied
-from securefl.audit.exposure.inspect_bytes import Wiretap
+from securefl.audit.exposure.inspect_bytes import ByteInspector
 from securefl.audit.exposure.sealed_messages import SealedMessages
-from securefl.audit.exposure.views import Leak
+from securefl.audit.exposure.views import InspectedRounds, Leak
 from securefl.audit.membership.shadows import in_the_clear
 from securefl.build.exchange import quorum_of, sealed_kinds
 from securefl.build.simulation import simulated
@@ -44,53 +44,39 @@ from securefl.task import Task, client_data
 from securefl.types import Kind, NamedTensors, State
 
 MOST_VALUES = 2 * 10**8
-"""Of clients' models that are kept: less than a gigabyte."""
+"""Number of clients' values that are kept at most: less than a gigabyte."""
 Progress = Callable[[int, int], None]
-"""Called with steps done and steps in all."""
+"""Callback with steps done and steps in all."""
 _ENDS = (ConfigError, DataError, Diverged, TooFewContributions)
-"""How a run may end by itself, whoever reads its messages."""
+"""Ends that a run may come to by itself, whoever reads its messages."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """What was seen of a run, round by round."""
+    """Models, updates and messages of a run, round by round."""
 
     models: Sequence[NamedTensors]
-    """The global model before the first round and after each: what every client and the server saw.
-    """
+    """Global model before the first round and after each, which all clients and the server saw."""
     updates: Sequence[Mapping[str, NamedTensors]]
-    """By round and client, what it sent in the clear of its own model; nothing of most rounds where
+    """Updates that clients sent in the clear, by round and client; nothing of most rounds where
     that would be more than memory holds."""
     ledger: Sequence[Entry]
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Tapped:
-    """What was seen of a run's first rounds, played again with every byte looked at."""
-
-    rounds: int
-    leaks: Sequence[Leak]
-    seen_bytes: int
-    ledger_bytes: int
-    stopped: str = ""
-    """Why it ended before the rounds that were asked for; empty where it did not."""
-
-
 @dataclass(slots=True)
 class _Recorder:
-    """Keeps what clients send of their models; a `Tap`."""
+    """Recorder of what clients send of their models; a `Tap`."""
 
     dtype: str
     every: int
-    """Which rounds are kept: those that it divides."""
+    """Divisor of the rounds that are kept."""
     like: Mapping[Kind, NamedTensors] = field(default_factory=dict)
-    """What travels in this round, of the kinds that are kept."""
+    """Tensors that travel in this round, of the kinds that are kept."""
     updates: list[dict[str, dict[str, Tensor]]] = field(default_factory=list)
 
     def begin_round(self, like: Mapping[Kind, NamedTensors]) -> None:
-        """Before its messages."""
+        """Prepare for the messages of a round."""
         self.like = like
         self.updates.append({})
 
@@ -111,7 +97,7 @@ class _Recorder:
 def replayed(
     config: Config, task: Task, progress: Progress, participants: Sequence[RoundParticipants] = ()
 ) -> Replay:
-    """All rounds of a run, in the clear: totals are those of the run, but for sealing's error.
+    """Play all rounds of a run in the clear: totals are the run's, but for sealing's error.
 
     A sealed total errs by `SUMS.noise` (1.7e-9 for five clients) in each slot, drawn anew by every
     sealing, and by its rounding; so a replay of a sealed run is near to it, and not to the bit.
@@ -149,21 +135,21 @@ def replayed(
     return Replay(models, recorder.updates, tuple(record.ledger.entries))
 
 
-def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
-    """The first rounds of a run as they were, encrypted and with every byte looked at."""
+def inspect_rounds(config: Config, task: Task, n_rounds: int) -> InspectedRounds:
+    """Play the first rounds of a run as they were, encrypted, and look at every byte."""
     data, batch_size = client_data(config, task)
     identities, keys = Identities.ephemeral(data), KeySet.ephemeral(quorum_of(config))
     plain = PlainChannel(precision_of(task.model))
     weights = client_weights(config, {name: len(of) for name, of in data.items()}, batch_size)
-    tap = Wiretap(config, SealedMessages(keys, identities), plain, weights)
-    record = Record(Ledger(tap=tap))
+    inspector = ByteInspector(config, SealedMessages(keys, identities), plain, weights)
+    record = Record(Ledger(tap=inspector))
     rounds = simulated(config, task, keys, identities, record)
     stopped, ended = "", list[Leak]()
     try:
         with closing(rounds):
             while rounds.round < min(n_rounds, rounds.last_round):
                 under = partial(profiled_under, rounds.state)
-                tap.begin_round(rounds.plan, partial(_received_by, rounds), under)
+                inspector.begin_round(rounds.plan, partial(_received_by, rounds), under)
                 rounds.step()
     except _ENDS as error:
         stopped = str(error)
@@ -171,7 +157,9 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
         stopped = str(error)
         ended.append(Leak(rounds.round + 1, "all", "the run", f"it does not go on: {error}"))
     written = sum(entry.bytes for entry in record.ledger.entries)
-    return Tapped(rounds.round, [*tap.leaks(), *ended], tap.n_bytes, written, stopped)
+    return InspectedRounds(
+        rounds.round, [*inspector.leaks(), *ended], inspector.n_bytes, written, stopped
+    )
 
 
 def _received_by(rounds: Rounds, client: str) -> str:
@@ -180,7 +168,7 @@ def _received_by(rounds: Rounds, client: str) -> str:
 
 
 def _travelling(config: Config, state: State, task: Task) -> dict[Kind, NamedTensors]:
-    """Of the model, what clients send in the round after `state`."""
+    """Return what clients send of the model in the round after `state`."""
     tensors, stays = averaged_tensors(task.model), set[str]()
     if task.algorithm is None:  # of one's own nobody knows; what is of another size is not kept
         stays = chosen_algorithm(config).normalisation(state, task.model).stays(task.model)
@@ -191,6 +179,6 @@ def _travelling(config: Config, state: State, task: Task) -> dict[Kind, NamedTen
 
 
 def global_model(state: State) -> NamedTensors:
-    """The tensors of the model that everybody is sent."""
+    """Return the tensors of the model that everybody is sent."""
     kinds = (Kind.PARAMETERS, Kind.STATISTICS)
     return copied({name: v for kind in kinds for name, v in state.tensors.get(kind, {}).items()})

@@ -1,8 +1,7 @@
-"""Statistics of attacks: distances of distributions, ROC with intervals, and chance."""
+"""Statistics of attacks: distances of distributions, ROC with intervals, and p-values."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, sqrt
@@ -17,7 +16,7 @@ from securefl.errors import DataError
 
 
 def too_far(shares: NDArray[np.float64], alpha: float) -> bool:
-    """Whether some row's distance from the uniform distribution is more than chance makes it.
+    """Return whether some row's distance from the uniform distribution is more than chance makes.
 
     That of n independent uniform draws exceeds √(ln(2 / α) / 2n) with a probability of at most α
     (Massart 1990).
@@ -37,13 +36,13 @@ RESAMPLES = 1000
 Scores = NDArray[np.float64]
 Quantity = Callable[[Scores, Scores], float]
 FEWEST_FOR = {0.01: 100, 0.001: 1000}
-"""Non-members without whom a rate at so few false alarms rests on one of them or none."""
+"""Number of non-members below which a rate at so few false alarms rests on one of them or none."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with its bootstrap interval."""
+    """Value with its bootstrap interval."""
 
     value: float
     low: float
@@ -53,21 +52,21 @@ class Interval:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Roc:
-    """An attack's scores on members and non-members; higher for "member"."""
+    """Scores of an attack on members and non-members; higher for "member"."""
 
     members: Scores
     others: Scores
 
     @classmethod
     def of(cls, members: ArrayLike, others: ArrayLike) -> Roc:
-        """Raises DataError where one side is empty, or a score is NaN."""
+        """Check scores; raises DataError where one side is empty, or a score is NaN."""
         found = [np.asarray(side, dtype=np.float64).ravel() for side in (members, others)]
         if not all(len(side) for side in found) or np.isnan(np.concatenate(found)).any():
             raise DataError("an attack's scores: must be numbers, of a member and a non-member")
         return cls(*found)
 
     def curve(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """False and true positive rates, both rising from 0 to 1."""
+        """Return false and true positive rates, both rising from 0 to 1."""
         labels = np.concatenate(
             [np.ones(len(self.members), bool), np.zeros(len(self.others), bool)]
         )
@@ -75,11 +74,11 @@ class Roc:
         return false, true
 
     def auc(self, rng: np.random.Generator) -> Interval:
-        """The area under the curve: 1/2 for an attack that knows nothing."""
+        """Return the area under the curve: 1/2 for an attack that knows nothing."""
         return self._interval(_auc, rng)
 
     def tpr_at(self, fpr: float, rng: np.random.Generator) -> Interval:
-        """The share of members found at so many false alarms among non-members.
+        """Return the share of members found at so many false alarms among non-members.
 
         Raises:
             DataError: too few non-members for so small a rate.
@@ -93,7 +92,7 @@ class Roc:
         return self._interval(lambda members, others: _tpr(members, others, fpr), rng)
 
     def _interval(self, quantity: Quantity, rng: np.random.Generator) -> Interval:
-        """By resampling members and non-members."""
+        """Resample members and non-members for an interval."""
         drawn = [
             quantity(
                 rng.choice(self.members, len(self.members)),
@@ -107,14 +106,14 @@ class Roc:
 
 
 def _auc(members: Scores, others: Scores) -> float:
-    """P[member > other] + P[equal] / 2 (Mann & Whitney, 1947)."""
+    """Return P[member > other] + P[equal] / 2 (Mann & Whitney, 1947)."""
     ordered = np.sort(others)
     below = np.searchsorted(ordered, members, "left") + np.searchsorted(ordered, members, "right")
     return float(below.mean() / (2 * len(others)))
 
 
 def _tpr(members: Scores, others: Scores, fpr: float) -> float:
-    """Members above a threshold that other non-members are above with this probability.
+    """Return the share of members above what other non-members exceed with this probability.
 
     Above the k-th highest of n lies another one with k / (n + 1): below n fpr + 1, which the
     threshold of as many empirical false alarms would have. Ties are counted as neither.
@@ -124,15 +123,12 @@ def _tpr(members: Scores, others: Scores, fpr: float) -> float:
 
 
 def allowed(fpr: float, n_others: int) -> int:
-    """Of so many non-members, how many may lie above the threshold."""
+    """Return how many of so many non-members may lie above the threshold."""
     return int(fpr * n_others) - 1
 
 
-# scipy has no type information of its own.
-
-
-def chance_of_area(roc: Roc) -> float:
-    """P of so large an AUC under no difference: Mann & Whitney's test, one-sided, with ties."""
+def p_value_of_area(roc: Roc) -> float:
+    """Return P of so large an AUC under no difference: Mann & Whitney, one-sided, with ties."""
     scores = np.concatenate([roc.members, roc.others])
     if (scores == scores[0]).all():
         return 1.0
@@ -140,8 +136,8 @@ def chance_of_area(roc: Roc) -> float:
     return float(found.pvalue)
 
 
-def chance_of_rate(roc: Roc, fpr: float) -> float:
-    """P of so many members above the threshold of so many false alarms under no difference; exact.
+def p_value_of_rate(roc: Roc, fpr: float) -> float:
+    """Return P of so many members above the threshold under no difference; exact.
 
     Let b be the false alarms that are allowed, and a the members above the (b + 1)th of the others.
     If all orders of the scores are equally likely, a or more are there where among the a + b
@@ -154,6 +150,6 @@ def chance_of_rate(roc: Roc, fpr: float) -> float:
 
 
 def least_visible_area(members: int, others: int, probability: float) -> float:
-    """The AUC that has so small a probability under no difference, where nothing is tied."""
-    deviation = math.sqrt((members + others + 1) / (12 * members * others))
+    """Return the AUC that has so small a probability under no difference, without ties."""
+    deviation = sqrt((members + others + 1) / (12 * members * others))
     return float(0.5 + norm.isf(probability) * deviation)

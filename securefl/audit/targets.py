@@ -1,28 +1,82 @@
-"""What of a run is attacked, by its settings: whose gradients, which statistics, what is hidden."""
+"""Targets in a run, by its settings: models that were seen, gradients, and statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from securefl.algorithms.algorithm import Loss
 from securefl.audit.inversion.hidden_statistics import Hidden
 from securefl.audit.inversion.target import NormalisedBatch, Target, pooled
-from securefl.audit.tracing.setup import SentStatistics, Shown
+from securefl.audit.membership.attackers import SeenModels
+from securefl.audit.membership.candidates import Candidates, Phi, confidences
+from securefl.audit.tracing.verdict import SentStatistics, Shown
 from securefl.build.exchange import sealed_kinds
 from securefl.data.samples import samples, whole
 from securefl.data.split import Labelled
 from securefl.errors import DataError
+from securefl.evaluation.named_data import Trained
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.settings.axes import Normalises
 from securefl.settings.tables import Config
-from securefl.task import Task
-from securefl.types import Kind
+from securefl.task import Task, client_names
+from securefl.types import Kind, NamedTensors
 
 
-def hidden(ledger: Sequence[Entry]) -> Hidden:
-    """What the server could not read of single clients; DataError of a ledger that says nothing."""
+def observed(
+    config: Config,
+    trained: Trained,
+    models: Sequence[NamedTensors],
+    updates: Sequence[Mapping[str, NamedTensors]],
+    pool: Candidates,
+) -> SeenModels:
+    """Return φ by what all saw, the global models, and by what the server saw, clients' updates.
+
+    Single updates count where they travel in the clear. A client's own BN statistics are those that
+    it sent, or the round's where these were sealed.
+    """
+    look = _Look(trained.model, trained.task.loss, pool)
+    names = client_names(config, trained.task)
+    clients = None
+    united = config.algorithm.joins_data
+    if Kind.PARAMETERS not in sealed_kinds(config) and not united:
+        clients = np.stack([
+            np.stack([look.at(after, _own(config, before, sent.get(name))) for name in names])
+            for (before, after), sent in zip(pairwise(models), updates, strict=True)
+            if sent
+        ])  # fmt: skip
+    rounds = np.stack([look.at(after, {}) for after in models[1:]])
+    return SeenModels(confidences(trained.model, pool, trained.task.loss), rounds, clients)
+
+
+class _Look:
+    """Model that takes the values of many."""
+
+    def __init__(self, model: nn.Module, loss: Loss, pool: Candidates) -> None:
+        self._model, self._loss, self._pool = copy.deepcopy(model), loss, pool
+
+    def at(self, tensors: NamedTensors, update: NamedTensors | None) -> Phi:
+        """Return φ by global tensors with a client's over them; NaN where it sent none."""
+        if update is None:
+            return np.full(len(self._pool), np.nan)
+        self._model.load_state_dict({**tensors, **update}, strict=False)
+        return confidences(self._model, self._pool, self._loss)
+
+
+def _own(config: Config, before: NamedTensors, sent: NamedTensors | None) -> NamedTensors | None:
+    """Return a client's model: what it sent, or with client-level noise how far it moved."""
+    if sent is None or config.privacy.level != "client":
+        return sent
+    return {name: before[name] + moved for name, moved in sent.items()}
+
+
+def hidden_from_server(ledger: Sequence[Entry]) -> Hidden:
+    """Return what the server could not read of single clients; DataError without a ledger."""
     if not ledger:
         raise DataError("the run has no ledger, so nobody knows what was hidden")
     if _form(ledger, Kind.PARAMETERS) is not Shown.EACH:
@@ -31,8 +85,8 @@ def hidden(ledger: Sequence[Entry]) -> Hidden:
     return Hidden.NOTHING if in_clear else Hidden.STATISTICS
 
 
-def subject(config: Config, name: str, model: nn.Module, task: Task) -> Target:
-    """Gradient inversion's: the client with most images, under this model.
+def inversion_target(config: Config, name: str, model: nn.Module, task: Task) -> Target:
+    """Return the target of gradient inversion: the client with most images, under this model.
 
     Raises:
         DataError: what it has cannot be attacked.
@@ -56,8 +110,8 @@ def subject(config: Config, name: str, model: nn.Module, task: Task) -> Target:
             return Target(*about, NormalisedBatch.BATCH)
 
 
-def sent(config: Config, ledger: Sequence[Entry], task: Task) -> SentStatistics:
-    """Tracing's: which statistics of clients the ledger has, and in which form."""
+def sent_statistics(config: Config, ledger: Sequence[Entry], task: Task) -> SentStatistics:
+    """Return which statistics of clients the ledger has, and in which form, for tracing."""
     table, sealed = config.privacy, sealed_kinds(config)
     sizes = [len(samples(data, "a client")) for data in task.clients]
     steps = 1 if config.algorithm.pools else config.algorithm.local_steps
@@ -89,5 +143,5 @@ def _form(ledger: Sequence[Entry], kind: Kind) -> Shown:
 
 
 def _first(clients: Sequence[Labelled], size: int) -> tuple[Tensor, Tensor]:
-    """The first mini-batch of each, together."""
+    """Return the first mini-batch of each client, together."""
     return torch.cat([x[:size] for x, _ in clients]), torch.cat([y[:size] for _, y in clients])

@@ -12,10 +12,10 @@ from processes import CLIENTS, Loop, Site
 
 import securefl
 from securefl.audit.exposure.planned import Absences
-from securefl.audit.exposure.report_section import exposure_chapter
-from securefl.audit.exposure.views import OUTSIDER, views
-from securefl.audit.findings import Verdict
-from securefl.audit.replay import Tapped, replayed, tapped
+from securefl.audit.exposure.report_section import exposure_section
+from securefl.audit.exposure.views import OUTSIDER, InspectedRounds, views
+from securefl.audit.replay import inspect_rounds, replayed
+from securefl.audit.rules import Verdict
 from securefl.build import job
 from securefl.exchange.officer import KeySet
 from securefl.federation.client import Client
@@ -37,7 +37,7 @@ def test_an_honest_run_leaks_nothing(tmp_path, name):
     task = task_of(name)
     folder = played(name, tmp_path / "run")
     assert in_folder(folder, task) == []
-    found = tapped(settings(name), task, 2)
+    found = inspect_rounds(settings(name), task, 2)
     assert (found.leaks, found.stopped) == ([], "")
     assert found.rounds == settings(name).run.rounds or found.rounds == 2
     assert found.seen_bytes == found.ledger_bytes
@@ -245,15 +245,15 @@ def test_what_a_client_says_as_it_leaves_excuses_no_round():
     assert Absences({1}, [passed], latecomers=True).spoiled == {1}
 
 
-# The chapter.
+# The section.
 
-NOTHING = Tapped(1, [], 0, 0)
+NOTHING = InspectedRounds(1, [], 0, 0)
 
 
-def chapter_of(name, folder):
+def section_of(name, folder):
     task = task_of(name)
     run = read_run(played(name, folder))
-    return exposure_chapter(run.ledger, in_folder(folder, task), NOTHING)
+    return exposure_section(run.ledger, in_folder(folder, task), NOTHING)
 
 
 @pytest.mark.parametrize(
@@ -267,15 +267,15 @@ def chapter_of(name, folder):
 )
 def test_the_verdict_follows_from_what_the_server_could_read(tmp_path, name, verdict, words):
     """And every byte is somebody's."""
-    chapter = chapter_of(name, tmp_path / "run")
-    assert chapter.verdict is verdict
-    assert words in chapter.words
-    numbers = {number.name: number.value for number in chapter.numbers}
+    section = section_of(name, tmp_path / "run")
+    assert section.verdict is verdict
+    assert words in section.words
+    numbers = {number.name: number.value for number in section.numbers}
     assert numbers["attributed"] == 1
     assert numbers["leaks in the folder"] == numbers["leaks on the wire"] == 0
     read = numbers["single clients' values that the server could read"]
     assert (read == 0) == (verdict is Verdict.HOLDS)
-    assert any(table.alarming for table in chapter.tables) == (verdict is not Verdict.HOLDS)
+    assert any(table.alarming for table in section.tables) == (verdict is not Verdict.HOLDS)
 
 
 def test_a_fallback_to_plaintext_is_red(tmp_path, monkeypatch):
@@ -285,30 +285,30 @@ def test_a_fallback_to_plaintext_is_red(tmp_path, monkeypatch):
     folder, task = tmp_path / "run", task_of("model")
     securefl.run(settings("model"), task, out=folder)
     monkeypatch.undo()
-    chapter = exposure_chapter(read_run(folder).ledger, in_folder(folder, task), NOTHING)
-    assert chapter.verdict is Verdict.LEAKS
-    assert "round 1, update/statistics, client-1 -> server: in plaintext" in chapter.words
-    first = chapter.tables[0]
+    section = exposure_section(read_run(folder).ledger, in_folder(folder, task), NOTHING)
+    assert section.verdict is Verdict.LEAKS
+    assert "round 1, update/statistics, client-1 -> server: in plaintext" in section.words
+    first = section.tables[0]
     assert first.title == "Not as promised (6)"
     assert first.alarming == frozenset(range(6))
     assert {row[1] for row in first.rows} == {"update/statistics"}
-    assert {number.name: number.value for number in chapter.numbers}["attributed"] == 1
+    assert {number.name: number.value for number in section.numbers}["attributed"] == 1
 
 
 def test_a_leak_on_the_wire_alone_is_red(tmp_path):
     """Though the folder knows of nothing."""
     run = read_run(played("model", tmp_path / "run"))
     (leak, *_) = exposed("fedavg")
-    chapter = exposure_chapter(run.ledger, [], replace(NOTHING, leaks=[leak], stopped="so."))
-    assert chapter.verdict is Verdict.LEAKS
-    assert chapter.tables[0].alarming == {0}
-    assert chapter.notes[0] == "Played again, the run ended after 1 rounds: so."
+    section = exposure_section(run.ledger, [], replace(NOTHING, leaks=[leak], stopped="so."))
+    assert section.verdict is Verdict.LEAKS
+    assert section.tables[0].alarming == {0}
+    assert section.notes[0] == "Played again, the run ended after 1 rounds: so."
 
 
 def exposed(name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job, "sealed_kinds", lambda _: frozenset())
-        return tapped(settings(name), task_of(name), 1).leaks
+        return inspect_rounds(settings(name), task_of(name), 1).leaks
 
 
 @pytest.mark.parametrize(

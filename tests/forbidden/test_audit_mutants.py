@@ -25,7 +25,7 @@ import securefl.exchange.decode_total
 import securefl.exchange.one_time
 import securefl.exchange.one_time_match
 import securefl.federation.checks
-from securefl.audit.replay import tapped
+from securefl.audit.replay import inspect_rounds
 from securefl.build import job
 from securefl.build.exchange import sealed_kinds
 from securefl.crypto.blind import TAG_BYTES
@@ -994,7 +994,7 @@ def test_each_mutant_is_caught(tmp_path, name):
     found = {FOLDER: in_folder(tmp_path / "run", task)}
     with pytest.MonkeyPatch.context() as patch:
         made.install(patch)
-        found[TAP] = tapped(config, task, 2).leaks
+        found[TAP] = inspect_rounds(config, task, 2).leaks
     where = {by for by, leaks in found.items() if leaks}
     assert where == set(made.caught_by), found
     for by in made.caught_by:

@@ -13,17 +13,16 @@ from torch import nn
 from torch.nn import functional
 
 from securefl import Task, load_config
+from securefl.audit.bounds.canaries import alignment, canary_round, drawn_canaries, with_canaries
 from securefl.audit.bounds.canary_bounds import OneRunBound, canary_bound, gaussian_epsilon
-from securefl.audit.bounds.client_rounds import canary_round
-from securefl.audit.bounds.record_canaries import alignment, drawn_canaries, with_canaries
 from securefl.audit.bounds.report_section import (
     ALARM,
     DIMENSIONS,
     client_test,
-    epsilon_chapter,
+    epsilon_section,
     record_bound,
 )
-from securefl.audit.findings import Verdict
+from securefl.audit.rules import Verdict
 from securefl.errors import DataError
 from securefl.privacy import client_level, distributed_noise
 from securefl.privacy.clipped import Bounded
@@ -109,15 +108,15 @@ def test_a_skipped_clip_is_found(monkeypatch):
 
 
 def test_with_many_clients_enough_values_are_looked_at():
-    """That one share less of fifty would be seen; and where it would not, the chapter says so."""
+    """That one share less of fifty would be seen; and where it would not, the section says so."""
     tests = [client_test(private(clients=50), 50, seed) for seed in range(3)]
     found = tests[0]
     assert found.missing_share_shows
     assert sum(test.refuted for test in tests) <= 1  # of honest noise, one in a hundred is
     blind = replace(found, clients=2000, dimensions=DIMENSIONS)
     assert not blind.missing_share_shows
-    chapter = epsilon_chapter(private(clients=50), History(), None, blind, 0)
-    assert any("would not have been noticed" in note for note in chapter.notes)
+    section = epsilon_section(private(clients=50), History(), None, blind, 0)
+    assert any("would not have been noticed" in note for note in section.notes)
 
 
 def test_client_canaries_need_privacy_of_clients():
@@ -215,11 +214,11 @@ def test_the_verdict_is_what_both_bounds_say(settings, shown, verdict):
     """σ = 1 once is ε = 4.38: less is compatible with it, more refutes it."""
     config = load_config(None, settings)
     history = spent(Level.RECORD) if settings else History()
-    chapter = epsilon_chapter(config, history, one_run(shown), None, 0)
-    assert chapter.verdict is verdict
-    at_most = next(number for number in chapter.numbers if number.name == "ε at most")
+    section = epsilon_section(config, history, one_run(shown), None, 0)
+    assert section.verdict is verdict
+    at_most = next(number for number in section.numbers if number.name == "ε at most")
     assert at_most.value == (pytest.approx(4.38, abs=0.01) if settings else math.inf)
-    assert f"{shown:.3f}" in chapter.tables[0].rows[0]
+    assert f"{shown:.3f}" in section.tables[0].rows[0]
 
 
 @pytest.mark.parametrize(
@@ -239,8 +238,8 @@ def test_the_verdict_is_what_both_bounds_say(settings, shown, verdict):
 )
 def test_the_sentence_follows_the_number(shown, words):
     """A run without noise is called far from private only where canaries show that."""
-    chapter = epsilon_chapter(load_config(None, []), History(), one_run(shown), None, 0)
-    assert f"an ε of {words}" in chapter.words
+    section = epsilon_section(load_config(None, []), History(), one_run(shown), None, 0)
+    assert f"an ε of {words}" in section.words
 
 
 def test_scores_that_know_everything_reach_the_ceiling():

@@ -1,4 +1,4 @@
-"""The chapter on encryption: the standard's table, measured precision, and what a log says."""
+"""The section on encryption: the standard's table, measured precision, and what a log says."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ from securefl.audit.encryption.opened import (
     opened_by_name,
     refusals,
 )
-from securefl.audit.encryption.report_section import encryption_chapter
-from securefl.audit.findings import Findings, Verdict
+from securefl.audit.encryption.report_section import encryption_section
+from securefl.audit.findings import Findings
+from securefl.audit.rules import Verdict
 from securefl.crypto.params import KEY_DEVIATION, MATCHES, SUMS, SumParameters
 from securefl.crypto.seal_ring import SealRing
 from securefl.exchange.card_keys import Quorum
@@ -74,8 +75,8 @@ def evidence(openings=OPENED, ledger=LEDGER, consortium=None, **exchange):
     return EncryptionEvidence(config, list(openings), ledger, consortium)
 
 
-def numbers_of(chapter):
-    return {number.name: number.value for number in chapter.numbers}
+def numbers_of(section):
+    return {number.name: number.value for number in section.numbers}
 
 
 @pytest.mark.parametrize(
@@ -183,9 +184,9 @@ def test_a_total_that_was_opened_again_in_its_session_is_found():
     few, more = (of("profile/score", signers=FIVE[:n]) for n in (2, 5))
     assert answered_again([few, of("profile/score", signers=FIVE[2:])]) == 0
     assert answered_again([few, more]) == 2
-    chapter = encryption_chapter(evidence([of(), of(signers=FIVE[:4])]), 0)
-    assert chapter.verdict is Verdict.LEAKS
-    assert "1 totals or scores were opened for a session, round and name" in chapter.words
+    section = encryption_section(evidence([of(), of(signers=FIVE[:4])]), 0)
+    assert section.verdict is Verdict.LEAKS
+    assert "1 totals or scores were opened for a session, round and name" in section.words
 
 
 def test_groups_that_differ_by_one_client_are_found():
@@ -205,35 +206,35 @@ def test_groups_that_differ_by_one_client_are_found():
 
 def test_a_run_without_encryption_is_open():
     ledger = [replace(row, form="plaintext") for row in LEDGER]
-    chapter = encryption_chapter(evidence((), ledger, encrypt="none"), 0)
-    assert chapter.verdict is Verdict.OPEN
-    assert "Nothing was encrypted" in chapter.words
-    assert "parameters, statistics" in chapter.words
-    assert "authority" not in chapter.pictures[0].svg
+    section = encryption_section(evidence((), ledger, encrypt="none"), 0)
+    assert section.verdict is Verdict.OPEN
+    assert "Nothing was encrypted" in section.words
+    assert "parameters, statistics" in section.words
+    assert "authority" not in section.pictures[0].svg
 
 
 def test_an_encrypted_run_holds_and_says_what_was_in_the_clear():
-    chapter = encryption_chapter(evidence(), 0)
-    assert chapter.verdict is Verdict.HOLDS
-    assert "1 totals, each of 5 clients or more" in chapter.words
-    assert "read by the server of each client: parameters" in chapter.words
-    found = numbers_of(chapter)
+    section = encryption_section(evidence(), 0)
+    assert section.verdict is Verdict.HOLDS
+    assert "1 totals, each of 5 clients or more" in section.words
+    assert "read by the server of each client: parameters" in section.words
+    found = numbers_of(section)
     assert found["security, sums"] == 128
     assert found["estimate, sums of keys known"] == 134
     assert found["estimate, sums of keys known, constant of Hint-LWE's theorem"] == 131.5
     assert found["precision released, sums"] == 27
-    assert any("own argument" in note and "nobody has reviewed" in note for note in chapter.notes)
-    assert any("54 bits at N = 2048, and 109 at N = 4096" in note for note in chapter.notes)
-    assert any("opens the total of just these" in note for note in chapter.notes)
-    assert not any("score" in note for note in chapter.notes)
-    Findings("run", "quick", 0, {}, [chapter]).to_json()
+    assert any("own argument" in note and "nobody has reviewed" in note for note in section.notes)
+    assert any("54 bits at N = 2048, and 109 at N = 4096" in note for note in section.notes)
+    assert any("opens the total of just these" in note for note in section.notes)
+    assert not any("score" in note for note in section.notes)
+    Findings("run", "quick", 0, {}, [section]).to_json()
 
 
-def test_the_chapter_says_who_together_reads_and_who_may_be_away():
+def test_the_section_says_who_together_reads_and_who_may_be_away():
     """Of one authority, and of officers; where sums are in the clear nobody asks them."""
-    alone = encryption_chapter(evidence(), 0)
+    alone = encryption_section(evidence(), 0)
     assert "The authority has the keys" in alone.notes[0]
-    some = encryption_chapter(evidence(officers=5, threshold=4), 0)
+    some = encryption_section(evidence(officers=5, threshold=4), 0)
     assert "Any 4 of 5 officers, with the server, could open one client's" in some.notes[0]
     assert "3 could open nothing. 1 may be away" in some.notes[0]
     assert "Decrypted by the 4 of 5 officers" in some.words
@@ -242,15 +243,15 @@ def test_the_chapter_says_who_together_reads_and_who_may_be_away():
 def test_encryption_without_an_error_is_a_leak(monkeypatch):
     """Sums come out more exactly than they may: clients' keys solve linear equations."""
     monkeypatch.setattr(SealRing, "encrypted", encrypted_without_error)
-    chapter = encryption_chapter(evidence(), 0)
-    assert chapter.verdict is Verdict.LEAKS
-    assert "The error of encryption that should hide clients' keys is not there" in chapter.words
+    section = encryption_section(evidence(), 0)
+    assert section.verdict is Verdict.LEAKS
+    assert "The error of encryption that should hide clients' keys is not there" in section.words
 
 
 def test_too_few_clients_in_an_opened_total_are_a_leak():
-    chapter = encryption_chapter(evidence([opening(signers=FIVE[:2])]), 0)
-    assert chapter.verdict is Verdict.LEAKS
-    assert "2 clients" in chapter.words
+    section = encryption_section(evidence([opening(signers=FIVE[:2])]), 0)
+    assert section.verdict is Verdict.LEAKS
+    assert "2 clients" in section.words
 
 
 PROFILES = [
@@ -264,7 +265,7 @@ PROFILES = [
 def test_profiles_have_a_row_of_their_own_and_scores_no_wear(ledger, sums):
     """However many were opened; officers open them as they open totals."""
     scores = [opening("profile/score", n, n_values=5) for n in range(1, 1000)]
-    found = encryption_chapter(evidence([*scores, *OPENED * sums], ledger, officers=3), 0)
+    found = encryption_section(evidence([*scores, *OPENED * sums], ledger, officers=3), 0)
     assert found.verdict is Verdict.HOLDS
     assert "4,995 scores of profiles, each of one client" in found.words
     assert "Decrypted by the 2 of 3 officers" in found.words
@@ -285,28 +286,28 @@ def test_profiles_have_a_row_of_their_own_and_scores_no_wear(ledger, sums):
 def test_a_clients_score_that_was_opened_again_is_a_leak():
     """Two numbers of one profile; whatever the clients beside it."""
     of = partial(opening, "profile/score", run="1" * 64)
-    chapter = encryption_chapter(evidence([of(), of(signers=FIVE[:1])], PROFILES), 0)
-    assert chapter.verdict is Verdict.LEAKS
-    assert "a second score is a second number of a client's profile" in chapter.words
+    section = encryption_section(evidence([of(), of(signers=FIVE[:1])], PROFILES), 0)
+    assert section.verdict is Verdict.LEAKS
+    assert "a second score is a second number of a client's profile" in section.words
 
 
 def test_profiles_without_an_error_of_encryption_are_a_leak(monkeypatch):
     """A profile that is the baseline itself then has the score 0 exactly."""
     monkeypatch.setattr(SealRing, "encrypted", encrypted_without_error)
     rows = [opening("profile/score")]
-    chapter = encryption_chapter(evidence(rows, PROFILES), 0)
-    assert chapter.verdict is Verdict.LEAKS
-    assert "The error of encryption that should hide clients' keys is not there" in chapter.words
+    section = encryption_section(evidence(rows, PROFILES), 0)
+    assert section.verdict is Verdict.LEAKS
+    assert "The error of encryption that should hide clients' keys is not there" in section.words
 
 
 def test_refused_openings_are_shown_in_red():
     """In the graph, in the table of names, and with their reasons."""
     rows = [opening(), opening(number=2, signers=FIVE[:2], refused="round 2, '1/mean': too few")]
-    chapter = encryption_chapter(evidence(rows), 0)
-    assert "1 requests were refused" in chapter.words
-    assert 'fill="#b00020">1 refused' in chapter.pictures[0].svg
-    assert chapter.tables[0].alarming == {0}
-    assert chapter.tables[-1].rows == [("too few", "1")]
+    section = encryption_section(evidence(rows), 0)
+    assert "1 requests were refused" in section.words
+    assert 'fill="#b00020">1 refused' in section.pictures[0].svg
+    assert section.tables[0].alarming == {0}
+    assert section.tables[-1].rows == [("too few", "1")]
 
 
 def test_the_graph_is_one_drawing_for_one_flow():
@@ -323,7 +324,7 @@ def test_the_graph_is_one_drawing_for_one_flow():
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_hang", "quick")
 @pytest.mark.parametrize("how", ["statistics", "officers", "profiles"])
-def test_the_chapter_reads_real_runs(tmp_path, how):
+def test_the_section_reads_real_runs(tmp_path, how):
     """Of an authority, of officers, and of encrypted profiles."""
     if how == "profiles":
         securefl.run(make_config(encrypt="model"), make_task(), out=tmp_path / "run")
@@ -333,11 +334,11 @@ def test_the_chapter_reads_real_runs(tmp_path, how):
     record = read_run(tmp_path / "run")
     openings = read_rows(tmp_path / "run" / OPENINGS, Opening)
     found = EncryptionEvidence(record.config, openings, record.ledger)
-    chapter = encryption_chapter(found, 0)
-    assert chapter.verdict is Verdict.HOLDS
+    section = encryption_section(found, 0)
+    assert section.verdict is Verdict.HOLDS
     whom = {"officers": "2 of 3 officers"}.get(how, "authority")
-    assert all(row[1] == whom for row in chapter.tables[0].rows)
-    assert numbers_of(chapter)["decrypted"] == len(openings)
-    assert ("scores of profiles" in chapter.words) == (how == "profiles")
+    assert all(row[1] == whom for row in section.tables[0].rows)
+    assert numbers_of(section)["decrypted"] == len(openings)
+    assert ("scores of profiles" in section.words) == (how == "profiles")
     sealed = [row for row in record.ledger if row.form == "ciphertext"]
     assert found.flow.sealed_up == sum(row.receiver == "server" for row in sealed)

@@ -60,6 +60,6 @@ def test_a_run_of_a_gpu_is_audited_where_there_is_none(tmp_path, monkeypatch):
     settings = json.loads(path.read_text())
     settings["run"]["device"] = "cuda"
     path.write_text(json.dumps(settings))
-    monkeypatch.setattr(audits._Audits, "chapters", lambda self: ())
+    monkeypatch.setattr(audits._Audits, "sections", lambda self: ())
     facts = audits.audit_run(folder, task=job).facts
     assert facts["Played again"] == "the final model is within 0.0e+00 of the recorded one"

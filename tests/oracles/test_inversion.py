@@ -10,17 +10,30 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from securefl.audit.findings import Findings, Verdict
-from securefl.audit.inversion.assumptions import Attacker, fixed, measured
-from securefl.audit.inversion.first_layer import first_linear, inputs_of
+from securefl.audit.findings import Findings
+from securefl.audit.inversion.assumptions import feeding, fixed, measured, recovered_statistics
 from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
-from securefl.audit.inversion.hidden_statistics import compared, protection
-from securefl.audit.inversion.image_quality import BEST_PSNR, matched, mean_interval, psnr, ssim
-from securefl.audit.inversion.rebuilding import attacked
-from securefl.audit.inversion.recover_bn_statistics import feeding, given_away
-from securefl.audit.inversion.report_section import InversionEffort, inversion_chapter
-from securefl.audit.inversion.target import NormalisedBatch, Target, mini_batches, pooled
-from securefl.audit.inversion.victim_gradient import Assumed, batch_gradient
+from securefl.audit.inversion.hidden_statistics import (
+    BEST_PSNR,
+    Attacker,
+    compared,
+    matched,
+    mean_interval,
+    psnr,
+    ssim,
+)
+from securefl.audit.inversion.rebuilding import attacked, first_linear, inputs_of, protection
+from securefl.audit.inversion.report_section import InversionEffort, inversion_section
+from securefl.audit.inversion.target import (
+    Assumed,
+    NormalisedBatch,
+    Target,
+    batch_gradient,
+    mini_batches,
+    pooled,
+)
+from securefl.audit.inversion.verdict import STATISTICS_SEALED
+from securefl.audit.rules import Verdict, decided
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.models import build_model
@@ -46,7 +59,7 @@ def parameters(net):
     return {name: p.detach() for name, p in net.named_parameters()}
 
 
-def subject(normalised=NormalisedBatch.GIVEN, name="mlp", n=40, dtype=torch.float32):
+def target(normalised=NormalisedBatch.GIVEN, name="mlp", n=40, dtype=torch.float32):
     """Constants are those of other clients' images."""
     d, net = digits(dtype), model(name, dtype)
     other = (shaped(d.train_x[900:932], name), d.train_y[900:932])
@@ -64,7 +77,7 @@ def subject(normalised=NormalisedBatch.GIVEN, name="mlp", n=40, dtype=torch.floa
 @cache
 def single_images():
     """Eight mini-batches of one image, normalised by constants."""
-    return attacked(subject(), 8, 1, BRIEF, seed=0)
+    return attacked(target(), 8, 1, BRIEF, seed=0)
 
 
 def test_psnr_is_its_formula():
@@ -160,10 +173,10 @@ def test_fedtans_gradient_is_the_clients_part_of_the_unions():
 def test_the_gradient_gives_constant_statistics_away(batch):
     """Of the perceptron exactly, of a convolution without bias the ratio μ/σ."""
     for name in ("mlp", "cnn"):
-        one = subject(name=name, dtype=torch.float64)
+        one = target(name=name, dtype=torch.float64)
         batches = mini_batches(one, 1, batch, torch.Generator().manual_seed(0))
         gradient = {key: g[0] for key, g in batches.gradients.items()}
-        found = given_away(one.model, gradient, one.public[0][:2])
+        found = recovered_statistics(one.model, gradient, one.public[0][:2])
         assert found.keys() == one.given.keys()
         for layer, (mu_C, var_C) in one.given.items():
             sigma_C, told = (var_C + 1e-5).sqrt(), found[layer]
@@ -187,9 +200,9 @@ def test_a_layers_front_is_what_feeds_it():
 
 def test_the_first_layer_shows_its_inputs_whatever_the_statistics():
     """One image always; several where ReLUs are off, but where one's are off, a pair may mix."""
-    one = subject()
+    one = target()
     assert first_linear(one.model, one.public[0]) == "0"
-    assert first_linear(subject(name="cnn").model, shaped(digits().test_x, "cnn")) is None
+    assert first_linear(target(name="cnn").model, shaped(digits().test_x, "cnn")) is None
     for batch in (1, 2, 4):
         rng = torch.Generator().manual_seed(1)
         seen = mini_batches(one, 1, batch, rng)
@@ -218,22 +231,22 @@ def test_single_images_need_exact_statistics_only_of_who_does_not_adapt():
     assert by[Attacker.FIRST_LAYER] == BEST_PSNR
     found = protection(single_images())
     assert not found.protects
-    assert found.verdict is Verdict.LEAKS
+    assert judged(found) is Verdict.LEAKS
 
 
 def test_matching_starts_from_the_seed_alone():
     """The same images for the same seed, wherever torch's own generator stands."""
     torch.manual_seed(1)
-    one = attacked(subject(), 8, 1, Search(5, 1), seed=0)
+    one = attacked(target(), 8, 1, Search(5, 1), seed=0)
     torch.manual_seed(2)
-    other = attacked(subject(), 8, 1, Search(5, 1), seed=0)
+    other = attacked(target(), 8, 1, Search(5, 1), seed=0)
     for name in one.by:
         assert (one.by[name].images == other.by[name].images).all()
 
 
 def test_eight_images_in_one_batch_are_reported_as_they_are():
     """Whatever it comes to, with an interval, and batch normalisation of their own."""
-    found = attacked(subject(NormalisedBatch.BATCH), 4, 8, Search(60, 1), seed=0)
+    found = attacked(target(NormalisedBatch.BATCH), 4, 8, Search(60, 1), seed=0)
     assert found.by[Attacker.EXACT].psnr_NB.shape == (4, 8)
     assert Attacker.DERIVED not in found.by
     assert Attacker.FIRST_LAYER not in found.by
@@ -244,7 +257,7 @@ def test_eight_images_in_one_batch_are_reported_as_they_are():
 @pytest.mark.parametrize("scale", [0.0, 1.0])
 def test_a_gradient_that_says_nothing_leaves_the_baseline(scale):
     """Zero or noise: no better than the class's mean public image."""
-    one, rng = subject(), torch.Generator().manual_seed(0)
+    one, rng = target(), torch.Generator().manual_seed(0)
     batches = mini_batches(one, 8, 1, rng)
     noise = {k: scale * torch.randn(g.shape, generator=rng) for k, g in batches.gradients.items()}
     prior = Prior.of(*one.public, 10)
@@ -256,6 +269,11 @@ def test_a_gradient_that_says_nothing_leaves_the_baseline(scale):
     assert gain.mean() < 0.5
     if not scale:
         assert gain.mean() > -1.5
+
+
+def judged(found):
+    """The verdict on a run that seals the statistics alone."""
+    return decided(STATISTICS_SEALED, found)[0]
 
 
 def test_the_verdict_follows_the_intervals():
@@ -272,13 +290,13 @@ def test_the_verdict_follows_the_intervals():
             np.full((8, 1), 10.0), {name: around(level) for name, level in levels.items()}
         )
 
-    assert found(30, 30.0).verdict is Verdict.LEAKS
-    assert found(30, 40.0).verdict is Verdict.LEAKS
+    assert judged(found(30, 30.0)) is Verdict.LEAKS
+    assert judged(found(30, 40.0)) is Verdict.LEAKS
     assert not found(30, 40.0).protects
-    assert found(30, 20.0).verdict is Verdict.WEAK
+    assert judged(found(30, 20.0)) is Verdict.WEAK
     assert found(30, 20.0).protects
-    assert found(30, 9.0).verdict is Verdict.HOLDS
-    assert found(9, 9.0).verdict is Verdict.OPEN
+    assert judged(found(30, 9.0)) is Verdict.HOLDS
+    assert judged(found(9, 9.0)) is Verdict.OPEN
     assert found(30, 20.0, none=25).best is Attacker.NONE
 
 
@@ -293,15 +311,15 @@ def test_one_lucky_attacker_does_not_hide_a_sure_one():
     found = compared(np.full((8, 1), 10.0), by)
     assert found.best is Attacker.FIRST_LAYER
     assert found.adaptive_gain.low > 0
-    assert found.verdict is Verdict.LEAKS
+    assert judged(found) is Verdict.LEAKS
 
 
-def test_the_chapter_is_the_same_every_time():
+def test_the_section_is_the_same_every_time():
     """Numbers, tables and pictures, of batches of one and of eight."""
     effort = InversionEffort(8, 2, Search(3, 1))
-    one, other = (inversion_chapter([subject(n=16)], 7, effort) for _ in range(2))
-    assert Findings("r", "quick", 7, chapters=[one]).to_json() == (
-        Findings("r", "quick", 7, chapters=[other]).to_json()
+    one, other = (inversion_section([target(n=16)], 7, effort) for _ in range(2))
+    assert Findings("r", "quick", 7, sections=[one]).to_json() == (
+        Findings("r", "quick", 7, sections=[other]).to_json()
     )
     assert [p.png for p in one.pictures] == [p.png for p in other.pictures]
     assert [len(table.rows) for table in one.tables] == [7, 7]
@@ -311,7 +329,7 @@ def test_the_chapter_is_the_same_every_time():
 
 def test_what_cannot_be_attacked_is_refused():
     """With a word on what to do."""
-    d, good = digits(), subject()
+    d, good = digits(), target()
     images, public = (d.train_x, d.train_y), (d.test_x, d.test_y)
     with pytest.raises(DataError, match="8 images at least"):
         Target("x", good.model, (images[0][:7], images[1][:7]), public, NormalisedBatch.GIVEN)
@@ -322,7 +340,7 @@ def test_what_cannot_be_attacked_is_refused():
     with pytest.raises(DataError, match="POOLED"):
         Target("x", good.model, images, public, NormalisedBatch.POOLED)
     with pytest.raises(DataError, match="no model"):
-        inversion_chapter([], 0)
+        inversion_section([], 0)
     batches = mini_batches(good, 1, 1, torch.Generator().manual_seed(0))
     broken = {k: torch.full_like(g, torch.nan) for k, g in batches.gradients.items()}
     with pytest.raises(DataError, match="not finite"):
@@ -331,7 +349,7 @@ def test_what_cannot_be_attacked_is_refused():
 
 def test_the_audited_model_is_left_as_it_was():
     """Its mode, its running statistics and its weights."""
-    one = subject()
+    one = target()
     one.model.train()
     before = {k: v.clone() for k, v in one.model.state_dict().items()}
     attacked(one, 8, 1, Search(2, 1), seed=0)
@@ -342,7 +360,7 @@ def test_the_audited_model_is_left_as_it_was():
 @pytest.mark.slow
 def test_a_convolutional_network_gives_single_images_away():
     """With exact statistics, and with those of public images."""
-    found = attacked(subject(name="cnn"), 8, 1, Search(200, 2), seed=0)
+    found = attacked(target(name="cnn"), 8, 1, Search(200, 2), seed=0)
     by = {name: one.psnr_NB.mean() for name, one in found.by.items()}
     assert by[Attacker.EXACT] >= max(20, by[Attacker.NONE] + 8)
     assert by[Attacker.PUBLIC] >= found.baseline.psnr_NB.mean() + 5

@@ -23,8 +23,8 @@ from securefl.audit.membership.attacks import (
     own_models,
     rmia,
 )
-from securefl.audit.membership.confidences import confidences, losses, of_losses
-from securefl.audit.statistics import Roc, chance_of_area, chance_of_rate, least_visible_area
+from securefl.audit.membership.candidates import confidences, losses, of_losses
+from securefl.audit.statistics import Roc, least_visible_area, p_value_of_area, p_value_of_rate
 from securefl.data.samples import samples
 from securefl.errors import DataError
 
@@ -268,7 +268,7 @@ def test_the_chance_of_a_rate_by_counting_all_orders():
         for places in combinations(range(9), members):
             rest = [p for p in range(9) if p not in places]
             likely += sum(p < rest[1] for p in places) >= above
-        assert chance_of_rate(roc, fpr) == pytest.approx(likely / math.comb(9, 4))
+        assert p_value_of_rate(roc, fpr) == pytest.approx(likely / math.comb(9, 4))
 
 
 def test_chance_is_uniform_where_nothing_is_known():
@@ -276,19 +276,19 @@ def test_chance_is_uniform_where_nothing_is_known():
     rng = np.random.default_rng(9)
     rocs = [Roc.of(rng.normal(size=150), rng.normal(size=120)) for _ in range(400)]
     for chances in (
-        [chance_of_area(roc) for roc in rocs],
-        [chance_of_rate(roc, 0.01) for roc in rocs],
+        [p_value_of_area(roc) for roc in rocs],
+        [p_value_of_rate(roc, 0.01) for roc in rocs],
     ):
         assert np.mean(np.array(chances) < 0.05) < 0.08
     blind = Roc.of(np.zeros(100), np.zeros(100))
-    assert chance_of_area(blind) == chance_of_rate(blind, 0.01) == 1
+    assert p_value_of_area(blind) == p_value_of_rate(blind, 0.01) == 1
 
 
 def test_the_least_visible_area_is_where_the_test_turns():
     """Mann & Whitney's own probability at that area is about the one asked for."""
     rng, visible = np.random.default_rng(10), least_visible_area(400, 300, 0.01)
     found = [
-        (roc.auc(rng).value, chance_of_area(roc))
+        (roc.auc(rng).value, p_value_of_area(roc))
         for roc in (Roc.of(rng.normal(0.2, 1, 400), rng.normal(size=300)) for _ in range(12))
     ]
     assert all((area > visible) == (chance < 0.01) for area, chance in found)

@@ -1,4 +1,4 @@
-"""Who is compared, what shadow models are trained on, and what the chapter says of real models."""
+"""Who is compared, what shadow models are trained on, and what the section says of real models."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from securefl import run
-from securefl.audit.findings import Findings, Verdict
+from securefl.audit.findings import Findings
 from securefl.audit.membership import shadows as shadows_module
 from securefl.audit.membership.attackers import SeenModels, attacks
 from securefl.audit.membership.attacks import against_others, over_rounds, own_models
-from securefl.audit.membership.candidates import candidates
-from securefl.audit.membership.confidences import confidences
-from securefl.audit.membership.report_section import membership_chapter
+from securefl.audit.membership.candidates import candidates, confidences
+from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import in_the_clear, parts, train_shadows
-from securefl.audit.statistics import Roc, chance_of_area
+from securefl.audit.rules import Verdict
+from securefl.audit.statistics import Roc, p_value_of_area
 from securefl.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -120,7 +120,7 @@ def test_the_attack_on_single_clients_recognises_no_class(tiny_task, seed):
             Roc.of(score[index][pool.member_S[index]], score[index][~pool.member_S[index]])
             for index in (chosen, np.arange(len(pool)))
         )
-        assert chance_of_area(fair) > 0.01
+        assert p_value_of_area(fair) > 0.01
         assert abs(fair.auc(rng()).value - 0.5) < 0.1
         assert unfair.auc(rng()).value > 0.65
 
@@ -212,16 +212,16 @@ def test_an_overfitted_model_is_found(overfitted):
     clients += rng().normal(0, 0.1, clients.shape) - 2 * (
         np.arange(5)[:, None] != pool.client_S  # others' models fit worse
     )
-    chapter = membership_chapter(pool, SeenModels(found, rounds, clients), shadows, seed=0)
-    areas = {n.name: n for n in chapter.numbers if n.name.startswith("AUC")}
-    assert chapter.verdict is Verdict.LEAKS, chapter.words
+    section = membership_section(pool, SeenModels(found, rounds, clients), shadows, seed=0)
+    areas = {n.name: n for n in section.numbers if n.name.startswith("AUC")}
+    assert section.verdict is Verdict.LEAKS, section.words
     for name in ("loss", "RMIA", "LiRA", "rounds", "updates"):
         assert areas[f"AUC, {name}"].value > 0.7, name
     assert areas["AUC, RMIA"].low > 0.7
 
     strange = noisy_task(lambda **changes: replace(task, **changes), n_test=80, seed=1)
     held = confidences(run(in_the_clear(config), strange).model, pool, task.loss)
-    holds = membership_chapter(pool, SeenModels(held), shadows, seed=0)
+    holds = membership_section(pool, SeenModels(held), shadows, seed=0)
     assert holds.verdict is Verdict.HOLDS, holds.words
     assert all(n.low <= 0.5 <= n.high for n in holds.numbers if n.name.startswith("AUC"))
     assert "would have been noticed" in holds.words
@@ -235,7 +235,7 @@ def test_a_rate_at_a_thousandth_is_given_or_refused_with_its_reason(tiny_task):
     """Below a thousand non-members it would rest on one of them."""
     few, many = (made_pool(tiny_task, n) for n in (500, 1040))
     refused, given = (
-        membership_chapter(pool, SeenModels(rng().normal(size=len(pool))), None, seed=0)
+        membership_section(pool, SeenModels(rng().normal(size=len(pool))), None, seed=0)
         for pool in (few, many)
     )
     assert any("needs 1,000 non-members" in note for note in refused.notes)
@@ -244,13 +244,13 @@ def test_a_rate_at_a_thousandth_is_given_or_refused_with_its_reason(tiny_task):
     assert not any("non-members" in note for note in given.notes)
 
 
-def test_the_chapter_repeats_and_says_who_can_do_what(tiny_task):
+def test_the_section_repeats_and_says_who_can_do_what(tiny_task):
     """The same findings give the same bytes; a client that was in no round is not scored."""
     pool = made_pool(tiny_task)
     phi = rng().normal(size=(4, 5, len(pool))) + 0.4 * pool.member_S
     phi[:, 2] = np.nan
     seen = SeenModels(phi[0, 0], phi[:, 0], phi)
-    one, two = (membership_chapter(pool, seen, None, seed=3) for _ in range(2))
+    one, two = (membership_section(pool, seen, None, seed=3) for _ in range(2))
     assert (
         Findings("r", "quick", 0, {}, [one]).to_json()
         == Findings("r", "quick", 0, {}, [two]).to_json()
@@ -270,13 +270,13 @@ def test_the_chapter_repeats_and_says_who_can_do_what(tiny_task):
     assert away == [0, 0, *[(pool.client_S == 2).sum()] * 2]
 
 
-def test_few_records_leave_the_chapter_open(tiny_task):
+def test_few_records_leave_the_section_open(tiny_task):
     """No verdict from a dozen."""
     pool = candidates(tiny_task(), rng())
     assert len(pool.compared(rng())) < 60
-    chapter = membership_chapter(pool, SeenModels(rng().normal(size=len(pool))), None, seed=0)
-    assert chapter.verdict is Verdict.OPEN
-    assert "Only" in chapter.words
+    section = membership_section(pool, SeenModels(rng().normal(size=len(pool))), None, seed=0)
+    assert section.verdict is Verdict.OPEN
+    assert "Only" in section.words
 
 
 def test_records_of_two_kinds_are_pointed_out(tiny_task):
@@ -287,8 +287,8 @@ def test_records_of_two_kinds_are_pointed_out(tiny_task):
     for shift, warned in ((0.0, False), (0.5, True)):
         found = shadows_module.Shadows.of(phi + shift * pool.member_S, trained)
         target = rng(1).normal(size=len(pool)) + shift * pool.member_S
-        chapter = membership_chapter(pool, SeenModels(target), found, seed=0)
-        assert ("trained on neither" in chapter.words) == warned
+        section = membership_section(pool, SeenModels(target), found, seed=0)
+        assert ("trained on neither" in section.words) == warned
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from with_officers import Officers, OfficersJob, WithOfficers
 
 import securefl
 from securefl.algorithms.public_training import ServerTuned
-from securefl.audit.bounds.record_canaries import drawn_canaries, with_canaries, with_room
+from securefl.audit.bounds.canaries import drawn_canaries, with_canaries, with_room
 from securefl.audit.replay import replayed
 from securefl.build.job import job_of
 from securefl.build.own_data import site_job, task_at

@@ -15,30 +15,34 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal, norm
 
 from securefl.algorithms.profiling import View, profile
-from securefl.audit.findings import Findings, Verdict
+from securefl.audit.findings import Findings
+from securefl.audit.rules import Verdict, decided
 from securefl.audit.statistics import Interval
 from securefl.audit.tracing import setup
 from securefl.audit.tracing.differencing import Setting, differenced
-from securefl.audit.tracing.experiment import Others, drawn, traced
 from securefl.audit.tracing.likelihood import (
     FEWEST_PUBLIC,
     IMPOSSIBLE,
     Coordinates,
+    Others,
     Population,
-    expected_auc,
+    drawn,
     impossible,
     private_limit,
 )
-from securefl.audit.tracing.report_section import judged, tracing_chapter
-from securefl.audit.tracing.seen_layers import SeenLayers, seen_by_batch_norm, seen_by_profiles
-from securefl.audit.tracing.setup import SentStatistics, Shown
+from securefl.audit.tracing.report_section import tracing_section
+from securefl.audit.tracing.setup import traced
 from securefl.audit.tracing.traceable import (
     LayerStatistics,
     Means,
     PrivateSums,
     Profiles,
+    SeenLayers,
     TraceableMoments,
+    seen_by_batch_norm,
+    seen_by_profiles,
 )
+from securefl.audit.tracing.verdict import RULES, SentStatistics, Shown, Traced
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.models import build_model
@@ -48,6 +52,11 @@ from securefl.privacy.randomness import Seeded
 
 SPLIT = load_digits(0)
 LABELS = SPLIT.train_y.numpy()
+
+
+def expected_auc(n_values, n):
+    """Φ(√(V / 2n)): of records whose V values are normal, known exactly, and neither is small."""
+    return float(norm.cdf(sqrt(n_values / (2 * n))))
 
 
 @cache
@@ -333,30 +342,30 @@ SENT = SentStatistics(Shown.TOTALS, Shown.NOT_SENT, n_clients=5, n_records=32)
 def test_verdicts(sent, auc, difference, verdict):
     """By what the run lets be seen, and how well records are traced in it."""
     run = None if auc is None else interval(auc)
-    found, words = judged(sent, run, interval(difference), interval(0.5))
+    found, words = decided(RULES, Traced(sent, run, interval(difference), interval(0.5)))
     assert found is verdict
     assert words.endswith(".")
     assert ("least number" in words) == (sent is SENT and auc is not None)
 
 
 @pytest.mark.slow
-def test_the_chapter_is_the_same_for_the_same_seed(monkeypatch):
+def test_the_section_is_the_same_for_the_same_seed(monkeypatch):
     """And names what was measured; the model is left as it was."""
-    monkeypatch.setitem(setup.EFFORTS, "quick", setup.Effort(80, (4, 16), 600, 600))
+    monkeypatch.setitem(setup.EFFORTS, "quick", setup.TracingEffort(80, (4, 16), 600, 600))
     model = build_model("mlp", "batch", in_channels=1, n_features=64, n_classes=10, seed=0)
     pool = SPLIT.train_x, SPLIT.train_y
-    chapters = [tracing_chapter(model, pool, SPLIT.test_x, SENT, 3) for _ in range(2)]
-    one, two = (Findings("run", "quick", 3, {}, [c]).to_json() for c in chapters)
+    sections = [tracing_section(model, pool, SPLIT.test_x, SENT, 3) for _ in range(2)]
+    one, two = (Findings("run", "quick", 3, {}, [c]).to_json() for c in sections)
     assert one == two
-    found = {number.name: number.value for number in chapters[0].numbers}
+    found = {number.name: number.value for number in sections[0].numbers}
     assert found["AUC, a profile of 16"] > 0.8
     assert any(name.startswith("AUC, this run: all BN layers' statistics") for name in found)
-    assert chapters[0].verdict is Verdict.WEAK
-    assert chapters[0].pictures[0].png.startswith(b"\x89PNG")
+    assert sections[0].verdict is Verdict.WEAK
+    assert sections[0].pictures[0].png.startswith(b"\x89PNG")
     assert model.training
 
 
-def test_a_chapter_of_too_few_records_is_refused():
+def test_a_section_of_too_few_records_is_refused():
     pool = SPLIT.train_x[:24], SPLIT.train_y[:24]
     with pytest.raises(DataError, match="50% of it at most"):
-        tracing_chapter(model_of("mlp"), pool, SPLIT.test_x, SENT, 0)
+        tracing_section(model_of("mlp"), pool, SPLIT.test_x, SENT, 0)

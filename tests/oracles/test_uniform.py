@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ring_by_hand import untransformed
 
-from securefl.audit.exposure.uniform import coefficients, uneven
+from securefl.audit.exposure.sealed_messages import coefficients, uneven
 from securefl.crypto.ciphertext_codec import packed
 from securefl.crypto.one_time import OneTimeKey, ring
 from securefl.crypto.params import MATCHES, SUMS

@@ -9,8 +9,9 @@ import pytest
 from browser import CHROMIUM, browser
 from made_findings import FINDINGS, LEAK, LONG, NASTY, NUMBER
 
-from securefl.audit.findings import FindingsTable, Number, Section, Verdict
+from securefl.audit.findings import FindingsTable, Number, Section
 from securefl.audit.page import html_page
+from securefl.audit.rules import Verdict
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def report(tmp_path_factory):
         (LONG, *NASTY),
     )
     facts = {**FINDINGS.facts, LONG: LONG}
-    found = replace(FINDINGS, run=LONG, facts=facts, chapters=(*FINDINGS.chapters, hard))
+    found = replace(FINDINGS, run=LONG, facts=facts, sections=(*FINDINGS.sections, hard))
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_bytes(html_page(found).encode())
     return path
@@ -60,7 +61,7 @@ def test_no_page_is_wider_than_its_window(tab, report, width):
     assert any(scrolls)
 
 
-def test_printed_nothing_is_cut_off_and_each_chapter_has_a_page(tab, report):
+def test_printed_nothing_is_cut_off_and_each_section_has_a_page(tab, report):
     """A4 with its margins is 182 mm wide; the verdicts have the first page to themselves."""
     width = int(182 / 25.4 * 96)
     tab.open(report, width, media="print")

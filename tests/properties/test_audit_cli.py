@@ -24,7 +24,7 @@ from securefl_cli.main import main
 pytestmark = pytest.mark.usefixtures("quick")
 
 SETTINGS = ["data.clients=3", "data.partition=iid", "run.rounds=3", "algorithm.name=fedavg"]
-CHAPTERS = ["exposure", "membership", "epsilon", "inversion", "tracing", "encryption"]
+SECTIONS = ["exposure", "membership", "epsilon", "inversion", "tracing", "encryption"]
 
 
 def invoke(*arguments):
@@ -61,7 +61,7 @@ def audited(monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_is_audited_from_end_to_end_and_the_same_twice(made_run, tmp_path, monkeypatch):
-    """All chapters are measured; the run's folder stays as it was; the files repeat."""
+    """All sections are measured; the run's folder stays as it was; the files repeat."""
     quick_is_tiny(monkeypatch)
     before = contents(made_run)
     for name in ("one", "two"):
@@ -72,11 +72,11 @@ def test_a_run_is_audited_from_end_to_end_and_the_same_twice(made_run, tmp_path,
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
     found = json.loads((tmp_path / "one.json").read_text())
     assert (found["run"], found["effort"], found["seed"]) == ("fedavg-mlp-batch", "quick", 5)
-    assert list(found["chapters"]) == CHAPTERS
-    for chapter in found["chapters"].values():
-        assert not chapter["words"].startswith("Not measured")
-        assert f"{chapter['verdict'].upper():6} {chapter['title']}: " in done.stdout
-        assert chapter["numbers"]
+    assert list(found["chapters"]) == SECTIONS
+    for section in found["chapters"].values():
+        assert not section["words"].startswith("Not measured")
+        assert f"{section['verdict'].upper():6} {section['title']}: " in done.stdout
+        assert section["numbers"]
     assert "data:image/png" in (tmp_path / "one.html").read_text()
     assert done.stderr.splitlines()[0] == "playing the run again …"
     assert "Membership inference …" in done.stderr

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from made_findings import FINDINGS, LEAK, findings
 
-from securefl.audit.findings import Number, Section, Verdict, holds_findings
+from securefl.audit.findings import Number, Section, holds_findings
 from securefl.audit.page import BADGES, html_page, in_short, interval_said, value_said
+from securefl.audit.rules import Verdict
 from securefl.io.text import printable
 
 VOID = {"meta", "img", "br"}
@@ -93,14 +94,14 @@ def test_any_findings_give_a_page_that_holds_them_and_nothing_foreign(found):
     assert not re.search(r"url\(|@import|//", styles[0])
     text, in_cells = page.text, [squeezed(cell) for cell in page.cells]
     assert all(seen(t) in text for t in (found.run, *found.facts, *found.facts.values()))
-    for chapter in found.chapters:
-        assert text.count(prose(chapter.words)) >= 2
-        assert all(prose(note) in text for note in chapter.notes)
-        assert {p.description for p in chapter.pictures} <= raw_alts(page, chapter.pictures)
-        for table in chapter.tables:
+    for section in found.sections:
+        assert text.count(prose(section.words)) >= 2
+        assert all(prose(note) in text for note in section.notes)
+        assert {p.description for p in section.pictures} <= raw_alts(page, section.pictures)
+        for table in section.tables:
             shown = [printable(c) for c in (*table.columns, *(c for r in table.rows for c in r))]
             assert all(any(squeezed(s) in cell for cell in in_cells) for s in shown)
-        for number in chapter.numbers:
+        for number in section.numbers:
             name = squeezed(f"{printable(number.name)}\n{printable(number.method)}")
             at = [i for i, cell in enumerate(in_cells) if cell == name]
             value = squeezed(f"{value_said(number)} {interval_said(number)}")
@@ -125,15 +126,15 @@ def test_the_json_is_valid_repeats_and_gives_numbers_back(found):
     text = found.to_json()
     read = json.loads(text.decode(), parse_constant=refuse)
     assert text == found.to_json()
-    assert list(read["chapters"]) == [chapter.key for chapter in found.chapters]
-    for chapter in found.chapters:
-        told = read["chapters"][chapter.key]
+    assert list(read["chapters"]) == [section.key for section in found.sections]
+    for section in found.sections:
+        told = read["chapters"][section.key]
         assert [told["title"], told["verdict"], told["words"]] == [
-            chapter.title,
-            chapter.verdict,
-            chapter.words,
+            section.title,
+            section.verdict,
+            section.words,
         ]
-        for number, kept in zip(chapter.numbers, told["numbers"], strict=True):
+        for number, kept in zip(section.numbers, told["numbers"], strict=True):
             assert (kept["name"], kept["method"]) == (number.name, number.method)
             assert (kept["seed"], kept["unit"]) == (number.seed, number.unit)
             for end in ("value", "low", "high"):
@@ -143,9 +144,9 @@ def test_the_json_is_valid_repeats_and_gives_numbers_back(found):
 
 
 def test_text_that_is_no_unicode_is_written_all_the_same(tmp_path):
-    """A file's name of another encoding, in an error that a chapter tells of."""
+    """A file's name of another encoding, in an error that a section tells of."""
     found = replace(
-        FINDINGS, chapters=(replace(LEAK, words="Not measured: /data/\udcff: damaged."),)
+        FINDINGS, sections=(replace(LEAK, words="Not measured: /data/\udcff: damaged."),)
     )
     assert "/data/\\udcff" in html_page(found).encode().decode()
     words = json.loads(found.to_json())["chapters"]["inversion"]["words"]
@@ -153,15 +154,15 @@ def test_text_that_is_no_unicode_is_written_all_the_same(tmp_path):
 
 
 def test_the_verdicts_come_first_and_the_worst_on_top():
-    """Before any chapter: the run's verdict, then each chapter's in the order of alarm."""
+    """Before any section: the run's verdict, then each section's in the order of alarm."""
     html = html_page(FINDINGS)
     first, *sections = html.split("<section")
-    assert len(sections) == len(FINDINGS.chapters)
+    assert len(sections) == len(FINDINGS.sections)
     badges = re.findall(r'class="badge (\w+)">(\w+)<', first)
     assert badges == [(v.value, BADGES[v]) for v in (Verdict.LEAKS, *BADGES)]
     assert "Somebody learnt what they should not: Gradient inversion." in first
-    assert all(squeezed(c.words).split("`")[0] in first for c in FINDINGS.chapters)
-    assert [s.split('"')[1] for s in sections] == [c.key for c in FINDINGS.chapters]
+    assert all(squeezed(c.words).split("`")[0] in first for c in FINDINGS.sections)
+    assert [s.split('"')[1] for s in sections] == [c.key for c in FINDINGS.sections]
 
 
 @pytest.mark.parametrize(
@@ -174,8 +175,8 @@ def test_the_verdicts_come_first_and_the_worst_on_top():
         ("weak leaks leaks", "leaks", "should not: leaks, leaks."),
     ],
 )
-def test_the_worst_chapter_gives_the_run_its_verdict(verdicts, worst, sentence):
-    found = replace(FINDINGS, chapters=[Section(v, v, Verdict(v), "") for v in verdicts.split()])
+def test_the_worst_section_gives_the_run_its_verdict(verdicts, worst, sentence):
+    found = replace(FINDINGS, sections=[Section(v, v, Verdict(v), "") for v in verdicts.split()])
     assert f'class="verdict is-{worst}"' in html_page(found)
     assert in_short(found).endswith(sentence) or in_short(found).startswith(sentence)
 

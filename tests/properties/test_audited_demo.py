@@ -9,9 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 import audit_table
-import audited_demo
-from audit_table import READ, Audit
-from audited_demo import BEGIN, END
+from audit_table import END, READ, Audit
+from audited_demo import BEGIN
 
 WHO = ("whoever has the final model", "every client, and the server")
 
@@ -20,7 +19,7 @@ def number(name, value, low=None, high=None):
     return {"name": name, "value": value, "low": low, "high": high}
 
 
-def chapter(verdict="weak", numbers=(), **tables):
+def section(verdict="weak", numbers=(), **tables):
     named = [{"title": title.replace("_", " "), "rows": rows} for title, rows in tables.items()]
     return {"verdict": verdict, "numbers": list(numbers), "tables": named}
 
@@ -40,11 +39,11 @@ def audit(form="ciphertext"):
     total = ["*/mean", "statistics", "plaintext", "authority", "", "", "", "totals over clients"]
     image = "the trained model, mini-batches of 1"
     return Audit({
-        "exposure": chapter(
+        "exposure": section(
             numbers=[number(READ, 60_000), number("leaks in the folder", 1), number("leaks", 2)],
             What_the_server_received=[update, total],
         ),
-        "membership": chapter(
+        "membership": section(
             numbers=[
                 number("AUC, loss", 0.5, 0.4, 0.6),
                 number("AUC, LiRA", 0.7, 0.65, 0.75),
@@ -52,7 +51,7 @@ def audit(form="ciphertext"):
             ],
             Attacks=[["loss", WHO[0]], ["LiRA", WHO[0]], ["rounds", WHO[1]]],
         ),
-        "inversion": chapter(
+        "inversion": section(
             numbers=[
                 number(f"{image}: PSNR, baseline", 13.0, 12.0, 14.0),
                 number(f"{image}: PSNR, exact", 30.0, 29.0, 31.0),
@@ -60,9 +59,9 @@ def audit(form="ciphertext"):
                 number(f"{image}: PSNR, joint", 28.0, 27.0, 29.0),
             ]
         ),
-        "tracing": chapter(numbers=[number("AUC, difference of two sums", 0.9, 0.8, 1.0)]),
-        "epsilon": chapter(numbers=[number("ε at most", "inf"), number("ε at least, records", 1)]),
-        "encryption": chapter(
+        "tracing": section(numbers=[number("AUC, difference of two sums", 0.9, 0.8, 1.0)]),
+        "epsilon": section(numbers=[number("ε at most", "inf"), number("ε at least, records", 1)]),
+        "encryption": section(
             "holds", Decrypted=[["*/mean", "authority", "1,000", "30,000", "5", "–"]]
         ),
     })  # fmt: skip
@@ -119,6 +118,6 @@ def test_openings_are_by_somebody_and_of_so_many():
 
 def test_only_what_stands_between_the_comments_changes():
     page = f"before\n{BEGIN}old\n{END}\nafter\n"
-    assert audited_demo.written(page, "new\n") == f"before\n{BEGIN}new\n{END}\nafter\n"
+    assert audit_table.written(page, "new\n", BEGIN) == f"before\n{BEGIN}new\n{END}\nafter\n"
     with pytest.raises(SystemExit, match="lacks"):
-        audited_demo.written("before\nafter\n", "new\n")
+        audit_table.written("before\nafter\n", "new\n")

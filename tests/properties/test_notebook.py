@@ -15,8 +15,10 @@ from securefl.audit.inversion.gradient_matching import Search
 from securefl.audit.tracing import setup
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "audit.ipynb"
-SMALL = audits.Effort("quick", 1, 2, 20, inversion.Effort(8, 2, Search(steps=30, restarts=1)))
-FEW = setup.Effort(trials=100, sizes=(16,), pool=600, public=300)
+SMALL = audits.AuditEffort(
+    "quick", 1, 2, 20, inversion.InversionEffort(8, 2, Search(steps=30, restarts=1))
+)
+FEW = setup.TracingEffort(trials=100, sizes=(16,), pool=600, public=300)
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_the_notebook_runs_from_top_to_bottom(cells, tmp_path, monkeypatch, caps
     for number, code in enumerate(rest):
         exec(compile(code, f"cell {number}", "exec"), namespace)
 
-    assert all(len(found.chapters) == 6 for found in namespace["findings"].values())
+    assert all(len(found.sections) == 6 for found in namespace["findings"].values())
     assert "Not measured" not in capsys.readouterr().out
     assert (tmp_path / "none.html").exists()
     bounds, claimed = namespace["bounds"], namespace["claimed"]

@@ -1,1 +1,1 @@
-"""Bounds on ε from below: canary records, canary clients, and the chapter."""
+"""Bounds on ε from below: canary records, canary clients, their verdict and section."""

@@ -1,14 +1,14 @@
 """Lower bounds on ε from one run with canaries: of clients, and of records.
 
-Andrew et al., One-shot Empirical Privacy Estimation for Federated Learning, ICLR 2024. A canary is
-a client whose update is a random direction, always clipped to C: in d dimensions it is all but
-orthogonal to everything else. Of a sum with noise N(0, s² C² I), its cosine with the direction is
-about N(1 / (s √d), 1 / d) where the canary was in. So √d · cos estimates μ = 1 / s, and the run is
-no more private than the Gaussian mechanism of that μ.
+Clients. Andrew et al., One-shot Empirical Privacy Estimation for Federated Learning, ICLR 2024. A
+canary is a client whose update is a random direction, always clipped to C: in d dimensions it is
+all but orthogonal to everything else. Of a sum with noise N(0, s² C² I), its cosine with the
+direction is about N(1 / (s √d), 1 / d) where the canary was in. So √d · cos estimates μ = 1 / s,
+and the run is no more private than the Gaussian mechanism of that μ.
 
-Of m canaries each was in the run with probability 1/2. An auditor guesses of r of them whether they
-were in, and abstains from the others; v guesses are right. Were the run (ε, δ)-DP, then v would be
-as large as that with a probability of at most
+Records. Of m canaries each was in the run with probability 1/2. An auditor guesses of r of them
+whether they were in, and abstains from the others; v guesses are right. Were the run (ε, δ)-DP,
+then v would be as large as that with a probability of at most
 
     P[W ≥ v] + 2 m δ · max_{1 ≤ i ≤ v} P[v - i ≤ W < v] / i,    W ~ Bin(r, q), q = 1 / (1 + e^-ε)
 
@@ -31,35 +31,32 @@ from scipy.stats import (  # type: ignore[import-untyped, unused-ignore]
     t,
 )
 
+from securefl.audit.statistics import CONFIDENCE, Interval
 from securefl.errors import DataError
 
-# scipy has no type information of its own.
-
-
-CLIENT_CONFIDENCE = 0.95
 MAX_CLIENT_EPSILON = 1000.0
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CanaryBound:
-    """What the canaries' cosines show."""
+    """Bounds from the canaries' cosines."""
 
     mu: float
-    """A lower bound on μ of Gaussian differential privacy; 0 where nothing is shown."""
+    """Lower bound on μ of Gaussian differential privacy; 0 where nothing is shown."""
     epsilon: float
-    """The ε of that μ at δ: a lower bound on the run's, if its noise is Gaussian."""
+    """ε of that μ at δ: a lower bound on the run's, if its noise is Gaussian."""
     estimate: float
-    """μ itself, without the interval."""
+    """Estimate of μ, without the interval."""
     canaries: int
     delta: float
     confidence: float
 
 
 def canary_bound(
-    cosines: ArrayLike, dimensions: int, delta: float, confidence: float = CLIENT_CONFIDENCE
+    cosines: ArrayLike, dimensions: int, delta: float, confidence: float = CONFIDENCE
 ) -> CanaryBound:
-    """mean(√d · cos) - t · s / √k, as a lower bound on μ and on ε.
+    """Return mean(√d · cos) - t · s / √k as a lower bound on μ, and the ε of it.
 
     Args:
         cosines: of k canaries with what was released, shape (k,).
@@ -88,7 +85,7 @@ def canary_bound(
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """ε at δ of the Gaussian mechanism with sensitivity / noise = μ, in closed form.
+    """Return ε at δ of the Gaussian mechanism with sensitivity / noise = μ, in closed form.
 
     δ = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) (Balle & Wang, ICML 2018, Theorem 8).
     """
@@ -106,35 +103,33 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return float(brentq(excess, 0.0, MAX_CLIENT_EPSILON, xtol=1e-9))
 
 
-# scipy has no type information of its own.
-
-
-RECORD_CONFIDENCE = 0.95
 MAX_RECORD_EPSILON = 100.0
-"""Beyond, e^ε is so large that no number of canaries tells of it."""
+"""Largest ε that is tried: beyond, e^ε is so large that no number of canaries tells of it."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class OneRunBound:
-    """What one run shows."""
+    """Bounds from the guesses of one run."""
 
     epsilon: float
-    """A lower bound on ε; 0 where nothing is shown."""
+    """Lower bound on ε; 0 where nothing is shown."""
     ceiling: float
-    """The largest bound that so many canaries could have shown, had all guesses been right."""
+    """Largest bound that so many canaries could have shown, had all guesses been right."""
     canaries: int
-    """m."""
+    """Number m of canaries."""
     guesses: int
-    """r, of the threshold that gave the bound."""
+    """Number r of guesses, of the threshold that gave the bound."""
     right: int
-    """v."""
+    """Number v of right guesses."""
     delta: float
     confidence: float
 
 
 def probability_of(epsilon: float, canaries: int, guesses: int, right: int, delta: float) -> float:
-    """How likely so many right guesses are at most, if the run is (ε, δ)-DP; above 1 says nothing.
+    """Return how likely so many right guesses are at most, if the run is (ε, δ)-DP.
+
+    A value above 1 says nothing.
 
     Raises:
         DataError: not 0 <= right <= guesses <= canaries, or ε or δ out of range.
@@ -152,9 +147,9 @@ def probability_of(epsilon: float, canaries: int, guesses: int, right: int, delt
 
 
 def refuted_epsilon(
-    canaries: int, guesses: int, right: int, delta: float, confidence: float = RECORD_CONFIDENCE
+    canaries: int, guesses: int, right: int, delta: float, confidence: float = CONFIDENCE
 ) -> float:
-    """The largest ε that so many right guesses refute; 0 where they refute none.
+    """Return the largest ε that so many right guesses refute; 0 where they refute none.
 
     For one number of guesses, fixed before anybody looked.
 
@@ -179,10 +174,10 @@ def one_run_bound(
     scores: ArrayLike,
     included: ArrayLike,
     delta: float,
-    confidence: float = RECORD_CONFIDENCE,
+    confidence: float = CONFIDENCE,
     guesses: Sequence[int] | None = None,
 ) -> OneRunBound:
-    """The bound that an attack's scores show, corrected for the choice of the number of guesses.
+    """Return the bound that an attack's scores show, corrected for the choice among guesses.
 
     For r guesses, the r/2 canaries of the highest scores are guessed to be in and the r/2 of the
     lowest to be out. Of several r the best counts, each at a confidence of 1 - (1 - confidence) / K
@@ -218,13 +213,55 @@ def one_run_bound(
     return OneRunBound(bounds[best], ceiling, m, *found[best], delta, confidence)
 
 
+_FEWEST_SHARES_SEEN = 4.5
+"""Deviations by which a missing share shows, so that it is found in 95 % of runs and more."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClientTest:
+    """Test of the noise that the settings promise, by a round of canary clients."""
+
+    bound: CanaryBound
+    """Bound from the mean cosine: right where the noise is Gaussian."""
+    free: OneRunBound
+    """Bound from guesses alone, whatever the noise is."""
+    claimed: float
+    """ε of one release of an update, by the accountant."""
+    noise: Interval
+    promised: float
+    uneven: bool
+    """True where some tensor's noise is not normal with that deviation."""
+    clients: int
+    """Clients in the round whose noise was measured."""
+    dimensions: int
+    """Values of that round's total."""
+
+    @property
+    def shown(self) -> float:
+        """ε of one release that canary clients show at least."""
+        return max(self.bound.epsilon, self.free.epsilon)
+
+    @property
+    def refuted(self) -> bool:
+        """True where the noise is not as promised, or hides less than the accountant says."""
+        as_promised = self.noise.low <= self.promised <= self.noise.high
+        return self.shown > self.claimed or not as_promised or self.uneven
+
+    @property
+    def missing_share_shows(self) -> bool:
+        """True where the noise of one client less would have been noticed."""
+        missing = 1 - math.sqrt(1 - 1 / self.clients)
+        return missing * math.sqrt(2 * self.dimensions) >= _FEWEST_SHARES_SEEN
+
+
 def _right(in_by_score_m: NDArray[np.bool_], guesses: int) -> int:
     half = guesses // 2
     return int((~in_by_score_m[:half]).sum() + in_by_score_m[len(in_by_score_m) - half :].sum())
 
 
 def _even(guesses: int, canaries: int) -> int:
-    """An even number of guesses, two at least, no more than there are canaries."""
+    """Return an even number of guesses, two at least, no more than there are canaries."""
     return max(2, min(guesses, canaries) // 2 * 2)
 
 

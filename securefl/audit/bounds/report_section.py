@@ -1,4 +1,4 @@
-"""The chapter on ε: what the accountant promises at most beside what canaries show at least.
+"""Section on ε: what the accountant promises at most beside what canaries show at least.
 
 The claim is refuted where a lower bound exceeds it, or where the noise of a round is less than the
 settings promise. Each of these tests alarms with a probability of 5 % divided by their number, if
@@ -9,80 +9,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from securefl.audit.bounds.canaries import Canaries, CanaryRound, canary_round
 from securefl.audit.bounds.canary_bounds import (
-    CanaryBound,
+    ClientTest,
     OneRunBound,
     canary_bound,
     one_run_bound,
 )
-from securefl.audit.bounds.client_rounds import CanaryRound, canary_round
-from securefl.audit.bounds.record_canaries import Canaries
-from securefl.audit.findings import FindingsTable, Number, Section, Verdict
-from securefl.audit.statistics import Interval
+from securefl.audit.bounds.verdict import RULES, Bounded
+from securefl.audit.findings import FindingsTable, Number, Section
+from securefl.audit.rules import decided
 from securefl.privacy.accountants import Accountant, epsilon
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History
-from securefl.privacy.wording import WHAT
 from securefl.settings.tables import Config
 
 ALARM = 0.05
 CANARIES, DIMENSIONS = 200, 10_000
 MOST_DRAWS = 20_000_000
-_FEWEST_SHARES_SEEN = 4.5
-"""Deviations by which a missing share shows, so that it is found in 95 % of runs and more."""
-
-MEANINGS = (
-    (0.16, "next to nothing; without noise that is no promise"),
-    (1.0, "records are kept apart a little"),
-    (3.0, "records are kept apart"),
-    (8.0, "records are kept apart so well that the model is far from private"),
-    (math.inf, "some records are kept apart all but surely"),
-)
-"""Lower bounds on ε up to each number, in words."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ClientTest:
-    """What a round of canary clients shows of the noise that the settings promise."""
-
-    bound: CanaryBound
-    """By the mean cosine: right where the noise is Gaussian."""
-    free: OneRunBound
-    """By guesses alone, whatever the noise is."""
-    claimed: float
-    """ε of one release of an update, by the accountant."""
-    noise: Interval
-    promised: float
-    uneven: bool
-    """Whether some tensor's noise is not normal with that deviation."""
-    clients: int
-    """Of the round whose noise was measured."""
-    dimensions: int
-    """Of the same."""
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the noise is not what is promised, or hides less than the accountant says."""
-        shown = max(self.bound.epsilon, self.free.epsilon)
-        as_promised = self.noise.low <= self.promised <= self.noise.high
-        return shown > self.claimed or not as_promised or self.uneven
-
-    @property
-    def missing_share_shows(self) -> bool:
-        """Whether the noise of one client less would have been noticed."""
-        missing = 1 - math.sqrt(1 - 1 / self.clients)
-        return missing * math.sqrt(2 * self.dimensions) >= _FEWEST_SHARES_SEEN
 
 
 def client_test(config: Config, n_clients: int, seed: int) -> ClientTest:
-    """Canary clients through the run's own client-level privacy; DataError where it has none."""
+    """Test the run's client-level privacy by canary clients; DataError where it has none."""
     delta, each = config.privacy.delta, 1 - ALARM / 4
     rng = np.random.default_rng(seed)
     everybody = canary_round(config, np.ones(CANARIES, bool), DIMENSIONS, seed)
@@ -97,24 +49,24 @@ def client_test(config: Config, n_clients: int, seed: int) -> ClientTest:
 
 
 def _noise_round(config: Config, n_clients: int, seed: int) -> CanaryRound:
-    """As many clients as the run has, and values enough to see a share that is missing."""
+    """Play a round of as many clients as the run has, with values enough to see a missing share."""
     dimensions = max(DIMENSIONS, min(45 * n_clients**2, MOST_DRAWS // n_clients))
     return canary_round(config, np.ones(n_clients, bool), dimensions, seed)
 
 
 def record_bound(scores: ArrayLike, canaries: Canaries, config: Config) -> OneRunBound:
-    """Of a run with canary records."""
+    """Return the bound from a run with canary records."""
     return one_run_bound(scores, canaries.included, config.privacy.delta, 1 - ALARM)
 
 
-def epsilon_chapter(
+def epsilon_section(
     config: Config,
     history: History,
     records: OneRunBound | None,
     clients: ClientTest | None,
     seed: int,
 ) -> Section:
-    """Upper and lower bounds side by side.
+    """Return the section with upper and lower bounds side by side.
 
     Args:
         config: the run's settings.
@@ -124,7 +76,7 @@ def epsilon_chapter(
         seed: of the canaries.
     """
     claimed = _claimed(config, history)
-    verdict, words = _verdict(config, claimed, records, clients)
+    verdict, words = decided(RULES, Bounded(config.privacy.level, claimed, records, clients))
     return Section(
         "epsilon",
         "Bounds on ε",
@@ -137,63 +89,11 @@ def epsilon_chapter(
 
 
 def _claimed(config: Config, history: History) -> float:
-    """By PLD; infinite where nothing is promised."""
+    """Return the ε that PLD promises; infinite where nothing is promised."""
     table = config.privacy
     if table.level == "none":
         return math.inf
     return history.epsilon(Level(table.level), table.delta)
-
-
-def _verdict(
-    config: Config, claimed: float, records: OneRunBound | None, clients: ClientTest | None
-) -> tuple[Verdict, str]:
-    shown = records.epsilon if records else 0.0
-    if shown > claimed:  # a record is a part of a client: what hides clients hides it, too
-        return Verdict.LEAKS, (
-            f"The claim is refuted: ε is said to be at most {claimed:.3g}, and canary records show "
-            f"at least {shown:.3g}."
-        )
-    if clients and clients.refuted:
-        return Verdict.LEAKS, (
-            f"The claim is refuted: a round's noise measures {clients.noise.value:.3g} clip norms "
-            f"where {clients.promised:.3g} are promised{', unevenly' if clients.uneven else ''}, "
-            "and canary clients show an ε of at least "
-            f"{max(clients.bound.epsilon, clients.free.epsilon):.3g} where the round is said to "
-            f"spend {clients.claimed:.3g}."
-        )
-    if math.isinf(claimed):
-        return Verdict.OPEN, (
-            "No differential privacy was claimed, so nothing bounds what the model tells of a "
-            f"record. Canary records show an ε of at least {shown:.2g}: {meaning_of(shown)}."
-            if records
-            else "No differential privacy was claimed, and no canary records were tried; without "
-            "noise that promises nothing."
-        )
-    level = Level(config.privacy.level)
-    if not clients and (records is None or records.ceiling <= claimed):
-        ceiling = f"{records.ceiling:.2g}" if records else "nothing"
-        return Verdict.WEAK, (
-            f"ε is said to be at most {claimed:.3g} for {WHAT[level]}. So many canary records can "
-            f"show {ceiling} at most, and showed {shown:.2g}: they could not have refuted it."
-        )
-    least = f"canary records show at least {shown:.2g}"
-    if clients:
-        most = max(clients.bound.epsilon, clients.free.epsilon)
-        least = f"canary clients show at least {most:.2g} of the {clients.claimed:.3g} of one round"
-    return Verdict.HOLDS, (
-        f"ε is at most {claimed:.3g} for {WHAT[level]}. It was attacked, and stood: {least}."
-    )
-
-
-def meaning_of(shown: float) -> str:
-    """Returns in words what a lower bound `shown` on ε says of a record.
-
-    An ε allows a guess whether a record was trained on, made with even odds, to be right with a
-    probability of 1 / (1 + e^-ε) (Kairouz et al., ICML 2015, at δ = 0).
-    """
-    words = next(words for most, words in MEANINGS if shown <= most)
-    right = f"{100 / (1 + math.exp(-shown)):.4g}"
-    return f"{words} (up to {right} % of guesses at even odds are right)"
 
 
 def _numbers(

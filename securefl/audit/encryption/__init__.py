@@ -1,1 +1,1 @@
-"""The worth of encryption: security, precision, and who decrypted what."""
+"""Encryption of a run: security, precision, and who decrypted what."""

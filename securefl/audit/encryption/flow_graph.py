@@ -1,4 +1,4 @@
-"""Who gets what in which form, as a drawing: clients, server, and who opens. SVG of our own."""
+"""Drawing of who gets what in which form: clients, server, and who opens. SVG of our own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import final
 from securefl.report.plots import COLOURS
 
 WIDTH, MIDDLE = 360, 180
-"""Of the drawing, in its own units: a phone's width."""
+"""Width and middle of the drawing, in its own units: a phone's width."""
 _TEXT, _CLEAR, _SEALED, _REFUSED = "#222222", COLOURS[1], COLOURS[2], "#b00020"
 _BOX_WIDTH, _BOX_HEIGHT, _GAP, _LINE = 240, 46, 124, 16
 
 _LETTERS = 24
-"""That there is room for beside an arrow."""
+"""Letters for which there is room beside an arrow."""
 _ATTRIBUTES = (
     'xmlns="http://www.w3.org/2000/svg" role="img" font-family="sans-serif" font-size="12"'
 )
@@ -28,30 +28,30 @@ Label = tuple[str, str]
 @final
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A run's messages, counted."""
+    """Counts of a run's messages."""
 
     n_clients: int
     sealed_up: int
     """Messages of clients to the server that are ciphertext."""
     clear_up: int
-    """Those in the clear."""
+    """Messages of clients to the server in the clear."""
     clear_kinds: tuple[str, ...]
-    """What these hold."""
+    """Kinds of content in these."""
     opened: int
     """Totals that were decrypted."""
     fewest: int
-    """Clients in one of them, at least; 0 where there is none."""
+    """Least number of clients in one of them; 0 where there is none."""
     scores: int
     """Scores of profiles that were decrypted, each of one client."""
     refused: int
-    """What the server asked to have decrypted, and was not."""
+    """Requests of the server that were refused."""
     down: int
     """Messages of the server to clients."""
     opener: str
-    """Who decrypts; empty where nothing is encrypted."""
+    """Party that decrypts; empty where nothing is encrypted."""
 
     def described(self) -> str:
-        """In words."""
+        """Return the drawing's content in words."""
         said = [
             f"{self.n_clients} clients send the server {self.sealed_up:,} encrypted messages",
             f"and {self.clear_up:,} in the clear",
@@ -63,7 +63,7 @@ class Flow:
 
 
 def graph(flow: Flow) -> str:
-    """The drawing; the same flow gives the same text."""
+    """Return the drawing as SVG; the same flow gives the same text."""
     boxes = [
         (f"{flow.n_clients} clients", "each with its own data"),
         ("server", "adds ciphertexts, has no key"),
@@ -137,7 +137,7 @@ def _box(top: int, name: str, what: str) -> Iterator[str]:
 
 
 def _arrows(gap: int, colour: str) -> Iterator[str]:
-    """Down on the left, up on the right."""
+    """Yield an arrow down on the left, and one up on the right."""
     above, below = _top(gap) + _BOX_HEIGHT + 3, _top(gap + 1) - 3
     yield from _arrow(MIDDLE - 12, above, below, -8, colour)
     yield from _arrow(MIDDLE + 12, below, above, 8, _TEXT)
@@ -150,7 +150,7 @@ def _arrow(x: int, start: int, end: int, head: int, colour: str) -> Iterator[str
 
 
 def _labels(gap: int, lines: Sequence[Label], anchor: str) -> Iterator[str]:
-    """Beside the arrow, about its middle."""
+    """Yield lines of text beside the arrow, about its middle."""
     x = MIDDLE - 22 if anchor == "end" else MIDDLE + 22
     middle = _top(gap) + _BOX_HEIGHT + _GAP // 2
     first = middle - _LINE * (len(lines) - 1) // 2 + 4

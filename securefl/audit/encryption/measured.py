@@ -1,4 +1,4 @@
-"""The worth of encryption: security by table and estimate, precision as measured.
+"""Security of encryption by table and estimate, and its precision as measured.
 
 Values are sealed, added or matched, and opened through the channels that runs use.
 """
@@ -14,7 +14,6 @@ from typing import final
 import numpy as np
 import torch
 
-from securefl.audit.tracing.seen_layers import Array
 from securefl.build.training import equal_weight
 from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.params import MATCHES, MAX_MODULUS_BITS, SUMS, RingParameters
@@ -29,7 +28,7 @@ from securefl.exchange.one_time_match import (
 )
 from securefl.exchange.policy import Policy
 from securefl.exchange.profile_match import Profile, divergence
-from securefl.exchange.sums import MessageId, Sender
+from securefl.exchange.sums import MessageId, Sender, Values
 from securefl.types import PROFILE
 
 PROFILE_ELEMENTS = 64
@@ -47,33 +46,33 @@ class Estimate:
     """
 
     sums_known: float = 134.0
-    """The sums of keys and of errors are known: plain RLWE of standard deviation 2.29, by our own
+    """Bits where sums of keys and errors are known: plain RLWE of deviation 2.29, by our own
     hybrid argument, which nobody has reviewed."""
     by_theorem: float = 131.5
-    """The same by Hint-LWE's theorem for Gaussian keys, whose constant is σ/2."""
+    """Bits in the same case by Hint-LWE's theorem for Gaussian keys, whose constant is σ/2."""
     no_hint: float = 137.0
-    """No sum is known."""
+    """Bits where no sum is known."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Security:
-    """A parameter set's row in the Homomorphic Encryption Standard's table."""
+    """Row of a parameter set in the Homomorphic Encryption Standard's table."""
 
     what: str
     poly_degree: int
-    """N."""
+    """Ring degree N."""
     modulus_bits: int
-    """log₂ q."""
+    """Size of the modulus, log₂ q."""
 
     @property
     def limits(self) -> tuple[int, ...]:
-        """The largest log₂ q of this N at each level."""
+        """Largest log₂ q of this N at each level."""
         return tuple(by_degree[self.poly_degree] for by_degree in MAX_MODULUS_BITS.values())
 
     @property
     def bits(self) -> int:
-        """The highest level that the table grants; 0 where it grants none.
+        """Highest level that the table grants; 0 where it grants none.
 
         Albrecht et al., Homomorphic Encryption Standard, 2018, Table 1: ternary secret, classical
         attacker.
@@ -89,7 +88,7 @@ class Security:
 @final
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Below which 99 of 100 errors of opened values within ±1 stay."""
+    """Bounds that 99 of 100 errors of opened values within ±1 stay below."""
 
     exact: float
     """Error before rounding."""
@@ -98,7 +97,7 @@ class Precision:
     encryption: float
     """Error that encryption alone makes."""
     due: float
-    """The same as the parameters have it."""
+    """Error of encryption that the parameters promise."""
 
     @property
     def without_error(self) -> bool:
@@ -107,7 +106,7 @@ class Precision:
 
 
 def precision_bits(error: float) -> int:
-    """Whole bits after the point that are right."""
+    """Return how many whole bits after the point are right."""
     return math.floor(-math.log2(error))
 
 
@@ -128,12 +127,12 @@ def sum_precision(
 
 
 def sum_noise(n_clients: int) -> float:
-    """Return the same of that mean before rounding, as the parameters have it: 2.6 σ / Σ w."""
+    """Return the error of that mean before rounding that the parameters promise: 2.6 σ / Σ w."""
     return _OF_NORMAL * SUMS.noise(n_clients) / (n_clients * equal_weight(n_clients))
 
 
-def _error(keys: KeySet, values_KV: Array, bits: int) -> float:
-    """Sealed, added and opened."""
+def _error(keys: KeySet, values_KV: Values, bits: int) -> float:
+    """Return the error of values that were sealed, added and opened."""
     about = MessageId(_RUN, 1, "precision", values_KV.shape[1])
     sealer, opener = OneTimeSealer(keys.public), keys.opener()
     running, nonces = OneTimeAdder(keys.public).start(about.n_values), dict[str, str]()
@@ -147,8 +146,8 @@ def _error(keys: KeySet, values_KV: Array, bits: int) -> float:
     return _most(opened.values - values_KV.mean(axis=0))
 
 
-def _most(errors: Array) -> float:
-    """What 99 of 100 errors stay below: the largest would be another one in each audit."""
+def _most(errors: Values) -> float:
+    """Return what 99 of 100 errors stay below: the largest would be another one in each audit."""
     return float(np.quantile(np.abs(errors), 0.99))
 
 
@@ -184,7 +183,7 @@ def score_noise(baseline: Profile) -> float:
     return _OF_NORMAL * MATCHES.noise * math.sqrt(MATCHES.poly_degree / 2 / copies) * weight
 
 
-def _scores(keys: KeySet, profiles: Sequence[Profile], baseline: Profile) -> Array:
+def _scores(keys: KeySet, profiles: Sequence[Profile], baseline: Profile) -> Values:
     """Return scores of profiles that one client seals in as many rounds, shape (profiles,)."""
     sealer, matcher = OneTimeProfileSealer(keys.public), OneTimeMatcher(keys.public)
     opener, sender = keys.opener(), Sender("client-1", os.urandom(SEED_BYTES))

@@ -1,4 +1,4 @@
-"""A run's evidence of encryption, and what the authority's log says was decrypted."""
+"""Evidence of a run's encryption, and what the authority's log says was decrypted."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from securefl.types import Kind
 @final
 @dataclass(frozen=True, slots=True)
 class EncryptionEvidence:
-    """Of one run, all of its sessions."""
+    """Evidence of one run, all of its sessions."""
 
     config: Config
     openings: Sequence[Opening]
-    """openings.jsonl."""
+    """Rows of openings.jsonl."""
     ledger: Sequence[Entry]
-    """ledger.jsonl."""
+    """Rows of ledger.jsonl."""
     consortium: Policy | None = None
-    """The signed policy; None where the settings were all there was."""
+    """Signed policy; None where the settings were all there was."""
 
     @property
     def policy(self) -> Policy:
-        """What the authority enforced."""
+        """Policy that the authority enforced."""
         return policy_of(self.config, self.consortium)
 
     @property
     def n_clients(self) -> int:
-        """Who has sent anything."""
+        """Number of clients that have sent anything."""
         return len({entry.sender for entry in self.ledger} - {SERVER, AUTHORITY})
 
     @property
@@ -63,12 +63,12 @@ class EncryptionEvidence:
 
     @property
     def read_by_server(self) -> tuple[str, ...]:
-        """The kinds that clients sent in the clear."""
+        """Kinds that clients sent in the clear."""
         return tuple(sorted(str(kind) for kind in Ledger(list(self.ledger)).server_reads()))
 
     @property
     def opener(self) -> str:
-        """Who decrypts; empty where nothing was encrypted."""
+        """Party that decrypts; empty where nothing was encrypted."""
         if not (self.sums or self.profiles):
             return ""
         quorum = self.quorum
@@ -77,7 +77,7 @@ class EncryptionEvidence:
 
     @property
     def flow(self) -> Flow:
-        """Messages, counted."""
+        """Counts of the run's messages."""
         up = [e for e in self.ledger if e.receiver == SERVER and e.sender != AUTHORITY]
         done = [row for row in self.openings if not row.refused]
         totals = [row for row in done if row.name != SCORE]
@@ -102,23 +102,23 @@ class Opened:
     """Openings of one kind of name."""
 
     what: str
-    """`*/mean` for all layers' means; else the name."""
+    """Name of the sums: `*/mean` for all layers' means."""
     times: int
-    """That were opened."""
+    """Number that were opened."""
     n_values: int
-    """In all of them."""
+    """Number of values in all of them."""
     fewest: int
-    """Clients in one of them, at least; 0 where none was opened."""
+    """Least number of clients in one of them; 0 where none was opened."""
     refused: int
 
     @property
     def of_single_clients(self) -> bool:
-        """Scores of profiles are: each is of one client, where a total is of all of its."""
+        """True for scores of profiles: each is of one client, where a total is of all of its."""
         return self.what == SCORE
 
 
 def opened_by_name(openings: Iterable[Opening]) -> tuple[Opened, ...]:
-    """By kind of name, in alphabetical order."""
+    """Return openings by kind of name, in alphabetical order."""
     groups: dict[str, list[Opening]] = defaultdict(list)
     for opening in openings:
         groups[kind_of_name(opening.name)].append(opening)
@@ -126,7 +126,7 @@ def opened_by_name(openings: Iterable[Opening]) -> tuple[Opened, ...]:
 
 
 def kind_of_name(name: str) -> str:
-    """A layer's sums under one name for all layers: `stage1.0.bn1/mean` as `*/mean`."""
+    """Return one name for sums of all layers: `*/mean` for `stage1.0.bn1/mean`."""
     layer, slash, what = name.rpartition("/")
     return name if not slash or layer in {"update", "profile"} else f"*/{what}"
 
@@ -155,11 +155,11 @@ class KeyUse:
     """Requests, refused ones among them: some were refused after officers had answered, and the log
     does not say which."""
     fewest: int
-    """Clients on a list that was answered, at least; 0 where none was."""
+    """Least number of clients on a list that was answered; 0 where none was."""
 
 
 def key_uses(openings: Iterable[Opening]) -> tuple[KeyUse, ...]:
-    """By epoch and key."""
+    """Return uses of keys by epoch and key."""
     keys: dict[tuple[bool, int, str], list[Opening]] = defaultdict(list)
     for row in openings:
         keys[row.name == SCORE, row.epoch, row.key_id].append(row)
@@ -187,7 +187,7 @@ def answered_again(openings: Iterable[Opening]) -> int:
 
 
 def refusals(openings: Iterable[Opening]) -> dict[str, int]:
-    """How often each reason was given, without round and name; the most frequent first."""
+    """Return how often each reason was given, without round and name; the most frequent first."""
     reasons = (_reason(row) for row in openings if row.refused)
     return dict(sorted(Counter(reasons).items(), key=lambda item: (-item[1], item[0])))
 

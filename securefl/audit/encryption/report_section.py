@@ -1,18 +1,15 @@
-"""The chapter on encryption: how strong, how exact, and what was decrypted by whom."""
+"""Section on encryption: how strong, how exact, and what was decrypted by whom."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 import numpy as np
 
 from securefl.audit.encryption.flow_graph import graph
 from securefl.audit.encryption.measured import (
     Estimate,
-    Precision,
-    Security,
     precision_bits,
     score_precision,
     security_of,
@@ -28,10 +25,11 @@ from securefl.audit.encryption.opened import (
     opened_by_name,
     refusals,
 )
-from securefl.audit.findings import FindingsTable, Number, Picture, Section, Verdict
+from securefl.audit.encryption.verdict import LEAST_SECURITY, RULES, Encrypted, ParameterSet
+from securefl.audit.findings import FindingsTable, Number, Picture, Section
+from securefl.audit.rules import decided
 from securefl.crypto.params import MATCHES, SUMS
 
-LEAST_SECURITY = 128
 _STANDARD = "Homomorphic Encryption Standard 2018, Table 1: ternary secret, classical attacker"
 _ESTIMATED = "lattice-estimator, attacks as by MATZOV 2022, docs/one-time-keys.md"
 _ONE_TIME = (
@@ -63,21 +61,13 @@ _OPENS = {
 }
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """One parameter set, and what it is worth."""
-
-    security: Security
-    precision: Precision
-    opens: str
-    """Use of one key."""
+_TITLE = "What was encrypted, and who decrypted what?"
 
 
-def encryption_chapter(
+def encryption_section(
     evidence: EncryptionEvidence, seed: int, effort: Literal["quick", "full"] = "quick"
 ) -> Section:
-    """What the run's parameters are worth, and what its log says was decrypted.
+    """Return what the run's parameters are worth, and what its log says was decrypted.
 
     Precision is measured under fresh keys of the same parameters, whose noise is the operating
     system's: bits are whole, so that they do not differ from audit to audit.
@@ -89,12 +79,12 @@ def encryption_chapter(
     """
     flow = evidence.flow
     picture = Picture("What was decrypted by whom", flow.described(), svg=graph(flow))
-    if not flow.opener:
-        return Section("encryption", _TITLE, Verdict.OPEN, _nothing(evidence), pictures=(picture,))
     measured = _measure(evidence, np.random.default_rng(seed), 8 if effort == "quick" else 32)
     uses = key_uses(evidence.openings)
     opened = opened_by_name(evidence.openings)
-    verdict, words = _judged(evidence, measured, opened)
+    verdict, words = decided(RULES, Encrypted(evidence, measured, opened))
+    if not flow.opener:
+        return Section("encryption", _TITLE, verdict, words, pictures=(picture,))
     tables = [_decrypted(opened, flow.opener), _keys(uses), _parameters(measured)]
     if refused := refusals(evidence.openings):
         rows = [(reason, f"{times:,}") for reason, times in refused.items()]
@@ -112,32 +102,23 @@ def encryption_chapter(
     )
 
 
-_TITLE = "What was encrypted, and who decrypted what?"
-
-
-def _nothing(evidence: EncryptionEvidence) -> str:
-    kinds = ", ".join(evidence.read_by_server)
-    read = f" The server could read each client's {kinds}." if kinds else ""
-    return f"Nothing was encrypted, so whatever clients sent could be read.{read}"
-
-
 def _measure(
     evidence: EncryptionEvidence, rng: np.random.Generator, n_ciphertexts: int
-) -> tuple[_Measured, ...]:
-    """Of each parameter set in use."""
-    found = list[_Measured]()
+) -> tuple[ParameterSet, ...]:
+    """Measure each parameter set in use."""
+    found = list[ParameterSet]()
     if evidence.sums:
         n, policy, quorum = evidence.n_clients, evidence.policy, evidence.quorum
         precision = sum_precision(policy, n, quorum, rng, n_ciphertexts)
-        found.append(_Measured(security_of(_SUMS, SUMS), precision, "one total"))
+        found.append(ParameterSet(security_of(_SUMS, SUMS), precision, "one total"))
     if evidence.profiles:
         of = evidence.policy, evidence.quorum
         precision = score_precision(*of, rng, _PROFILES * n_ciphertexts)
-        found.append(_Measured(security_of("profiles", MATCHES), precision, "one score"))
+        found.append(ParameterSet(security_of("profiles", MATCHES), precision, "one score"))
     return tuple(found)
 
 
-def _worth(measured: Sequence[_Measured], seed: int) -> list[Number]:
+def _worth(measured: Sequence[ParameterSet], seed: int) -> list[Number]:
     numbers = list[Number]()
     for part in measured:
         what, precision = part.security.what, part.precision
@@ -177,57 +158,6 @@ def _log(evidence: EncryptionEvidence, opened: Sequence[Opened]) -> list[Number]
     ]
 
 
-def _judged(
-    evidence: EncryptionEvidence,
-    measured: Sequence[_Measured],
-    opened: Sequence[Opened],
-) -> tuple[Verdict, str]:
-    totals = [row for row in opened if row.times and not row.of_single_clients]
-    fewest = min((row.fewest for row in totals), default=0)
-    if totals and fewest < (least := evidence.policy.min_contributions):
-        return Verdict.LEAKS, (
-            f"A total of {fewest} clients was decrypted, and the rule is {least} at least."
-        )
-    if why := _leak(evidence, measured):
-        return Verdict.LEAKS, why
-    if not evidence.openings:
-        return Verdict.OPEN, "The run has no log of openings, so nobody knows what was decrypted."
-    clear = _in_the_clear(evidence)
-    done = list[str]()
-    if totals:
-        n = sum(row.times for row in totals)
-        done.append(f"{n:,} totals, each of {fewest} clients or more")
-    if scored := sum(row.n_values for row in opened if row.of_single_clients):
-        done.append(f"{scored:,} scores of profiles, each of one client")
-    refused = sum(row.refused for row in opened)
-    asked = f" {refused:,} requests were refused." if refused else ""
-    what = ", and ".join(done) or "nothing"
-    return Verdict.HOLDS, f"Decrypted by the {evidence.opener}: {what}.{asked}{clear}"
-
-
-def _leak(evidence: EncryptionEvidence, measured: Sequence[_Measured]) -> str:
-    """Return what shows keys or single clients; empty where nothing does."""
-    if any(part.security.bits < LEAST_SECURITY for part in measured):
-        return "The parameters are below 128-bit security: who records may read."
-    if again := answered_again(evidence.openings):
-        return (
-            f"{again} totals or scores were opened for a session, round and name that had one "
-            "already: the difference of two totals shows the clients that are in one of them "
-            "alone, and a second score is a second number of a client's profile."
-        )
-    if any(part.precision.without_error for part in measured):
-        return (
-            "The error of encryption that should hide clients' keys is not there: values come out "
-            "more exactly than it allows."
-        )
-    return ""
-
-
-def _in_the_clear(evidence: EncryptionEvidence) -> str:
-    kinds = ", ".join(evidence.read_by_server)
-    return f" Not encrypted, and read by the server of each client: {kinds}." if kinds else ""
-
-
 def _decrypted(opened: Sequence[Opened], opener: str) -> FindingsTable:
     rows = [
         (
@@ -263,7 +193,7 @@ def _name(use: KeyUse) -> str:
     return f"{what}, epoch {use.epoch}, {use.key_id[:16] or 'unnamed'}"
 
 
-def _parameters(measured: Sequence[_Measured]) -> FindingsTable:
+def _parameters(measured: Sequence[ParameterSet]) -> FindingsTable:
     rows = [_row(part) for part in measured]
     columns = (
         "parameters",
@@ -279,7 +209,7 @@ def _parameters(measured: Sequence[_Measured]) -> FindingsTable:
     return FindingsTable("Parameters", columns, rows, frozenset(weak))
 
 
-def _row(part: _Measured) -> tuple[str, ...]:
+def _row(part: ParameterSet) -> tuple[str, ...]:
     security, precision = part.security, part.precision
     return (
         security.what,
@@ -314,6 +244,6 @@ def _notes(evidence: EncryptionEvidence) -> list[str]:
     if pairs := differing_by_one(evidence.openings):
         notes.append(
             f"{pairs} pairs of groups differ by one client: where nothing else changes between "
-            "their totals, the difference is that client's. See the chapter on tracing."
+            "their totals, the difference is that client's. See the section on tracing."
         )
     return notes

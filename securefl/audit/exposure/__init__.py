@@ -1,1 +1,1 @@
-"""Who saw what: every byte by party, and what is not as the settings promise."""
+"""Exposure: every byte by the party that saw it, and what is not as the settings promise."""

@@ -1,4 +1,4 @@
-"""Whether a run's folder tells of anything that left its sender as it should not have.
+"""Evidence in a run's folder of anything that left its sender as it should not have.
 
 What should be there follows from the settings: which messages a round has, which of them are
 sealed, and how long each is. What is missing, too much, of another form or of another length is a
@@ -17,9 +17,8 @@ from typing import Any, final
 
 from pydantic import TypeAdapter
 
-from securefl.audit.exposure.lengths import Lengths
 from securefl.audit.exposure.openings import OpeningsLog, wrongly_carded, wrongly_opened
-from securefl.audit.exposure.planned import Absences, unplanned
+from securefl.audit.exposure.planned import Absences, Lengths, unplanned
 from securefl.audit.exposure.views import Leak
 from securefl.build.exchange import is_blind, quorum_of, sealed_kinds
 from securefl.errors import RunFolderError
@@ -51,7 +50,7 @@ from securefl.types import Floats
 __all__ = ["FINDINGS", "PAGE", "FolderEvidence", "Leak", "leaks_in"]
 
 PAGE, FINDINGS = "audit.html", "audit.json"
-"""What an audit leaves in the run's folder."""
+"""Files that an audit leaves in the run's folder."""
 _ROWS = {
     METRICS: RoundMetrics,
     LEDGER: Entry,
@@ -62,37 +61,37 @@ _ROWS = {
 }
 _ROW = TypeAdapter(dict[str, Any])
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
-"""What a process that was killed leaves of a file."""
+"""Name of a file that a killed process leaves half written."""
 _RULE = re.compile(
     r"(within ±?|outside |from |to |above |least |most |\.\.)[-+]?[\d.]+(e[-+]?\d+)?"
 )
 _MEASURED = re.compile(
     r"(?<![\w.])[-+]?(\d*\.\d{3,}(e[-+]?\d+)?|\d+(\.\d+)?e[-+]?\d+)(?!\w)|= ?-?\d"
 )
-"""A number in a sentence that is no rule's, and longer than a round's or a size's."""
+"""Number in a sentence that is no rule's, and longer than a round's or a size's."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FolderEvidence:
-    """What a run's folder says of its messages."""
+    """Evidence of a run's messages in its folder."""
 
     run: RunRecord
     openings: Sequence[Opening] = ()
     incidents: Sequence[Incident] = ()
     files: Collection[str] = frozenset()
     sessions: int = 1
-    """How often the run was begun, or gone on with."""
+    """Number of times that the run was begun, or gone on with."""
     officers: Sequence[Opening] = ()
     """Logs of officers that are processes of their own, one after the other."""
     in_one_process: bool = False
-    """Whether the authority was there too, and left its log in this folder."""
+    """True where the authority was there too, and left its log in this folder."""
     odd_rows: Sequence[tuple[str, str]] = ()
     """Files and what stands in a row of theirs that no run writes."""
 
     @classmethod
     def of(cls, run: RunRecord) -> FolderEvidence:
-        """Raises RunFolderError where a file is damaged."""
+        """Read the evidence of a run; raises RunFolderError where a file is damaged."""
         path = run.path
         sessions = read_environment(path / ENVIRONMENT).sessions
         return cls(
@@ -113,7 +112,7 @@ def leaks_in(
     dtype: Floats,
     scores: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Leak]:
-    """All that is not as it should be, by round.
+    """Return all that is not as it should be, by round.
 
     Args:
         evidence: of the run.
@@ -149,7 +148,7 @@ def leaks_in(
 
 
 def _scores(ledger: Sequence[Entry], scores: Mapping[str, int]) -> list[Entry]:
-    """One message of each name and its size, from each client and round that has sent any."""
+    """Return one message of each name and its size, of each client and round that sent any."""
     sent = (
         e for e in ledger if e.name in scores and e.receiver == SERVER and e.sender != AUTHORITY
     )
@@ -171,13 +170,13 @@ def _wrong_forms(evidence: FolderEvidence) -> Iterator[Leak]:
 
 
 def _for_clients_alone(config: Config, entry: Entry) -> bool:
-    """Whether the server only passes this on; the model it makes itself."""
+    """Return whether the server only passes this on; the model it makes itself."""
     model = entry.name == f"model/{entry.kind}"
     return entry.receiver != AUTHORITY and not model and is_blind(config, entry.kind, entry.name)
 
 
 def _wrong_lengths(ledger: Sequence[Entry], lengths: Lengths) -> Iterator[Leak]:
-    """Messages have lengths that anybody can work out."""
+    """Yield messages of another length than anybody can work out."""
     for entry in ledger:
         due = lengths.due(entry)
         if due and entry.bytes not in due:
@@ -185,7 +184,7 @@ def _wrong_lengths(ledger: Sequence[Entry], lengths: Lengths) -> Iterator[Leak]:
 
 
 def _uncounted_bytes(evidence: FolderEvidence) -> Iterator[Leak]:
-    """What rounds say that clients have sent, against the ledger's messages."""
+    """Yield rounds that say clients sent other than the ledger's messages add up to."""
     by_round: dict[int, list[Entry]] = defaultdict(list)
     for entry in evidence.run.ledger:
         by_round[entry.round].append(entry)
@@ -197,7 +196,7 @@ def _uncounted_bytes(evidence: FolderEvidence) -> Iterator[Leak]:
 
 
 def _told(evidence: FolderEvidence) -> Iterator[Leak]:
-    """What files tell beside messages."""
+    """Yield what files tell beside messages."""
     for incident in evidence.incidents:
         of_one = incident.name != SPOILED  # a total's weight and count are everybody's
         if of_one and _MEASURED.search(_RULE.sub("", incident.reason)):
@@ -210,7 +209,7 @@ def _told(evidence: FolderEvidence) -> Iterator[Leak]:
 
 
 def _odd_rows(path: Path) -> Iterator[tuple[str, str]]:
-    """Whatever else stands in the rows of a run's files."""
+    """Yield whatever else stands in the rows of a run's files."""
     for name, row in _ROWS.items():
         known = {field.name for field in fields(row)}
         if (path / name).is_file():

@@ -1,4 +1,4 @@
-"""Looks at every byte on its way, and says of which messages something is readable.
+"""Inspection of every byte on its way: of which messages something is readable.
 
 A message is prefix, header, signature and payload. The header is the one that its ledger entry
 implies, but for the nonce of a one-time key; the signature is its sender's; a payload in the clear
@@ -22,11 +22,12 @@ import torch
 
 from securefl.audit.exposure.opened_messages import (
     CONTRIBUTION_ERROR,
+    SentValues,
     contribution_in,
     require_profile,
+    unaggregated,
 )
 from securefl.audit.exposure.sealed_messages import SealedMessages, too_alike
-from securefl.audit.exposure.unaggregated import SentToAll, singled_out
 from securefl.audit.exposure.views import Leak
 from securefl.build.exchange import is_blind, sealed_kinds
 from securefl.build.training import equal_weight
@@ -56,28 +57,28 @@ from securefl.types import PROFILE, Kind, NamedTensors, Plan
 
 @final
 @dataclass(slots=True)
-class Wiretap:
-    """Inspects a run's messages; `Ledger.tap` of it."""
+class ByteInspector:
+    """Inspector of a run's messages, called with each as the ledger's tap."""
 
     config: Config
     sealed: SealedMessages
-    """The run's keys, since only who can open a ciphertext knows what is in it."""
+    """Keys of the run: only who can open a ciphertext knows what is in it."""
     plain: PlainChannel
     weights: Mapping[str, float]
-    """Of all clients, as they should count."""
+    """Weights of all clients, as they should count."""
     n_bytes: int = 0
-    """Seen so far; of what a simulation hands over in memory, as it would be on a wire."""
+    """Bytes seen so far; of what a simulation hands over in memory, as it would be on a wire."""
     _found: list[Leak] = field(default_factory=list)
     _runs: list[tuple[str, Entry]] = field(default_factory=list)
-    """The run that each header names, which nobody has told the tap."""
+    """Run that each header names, which nobody has told the inspector."""
     _sizes: dict[str, int] = field(default_factory=dict)
-    """Of what the model is sent in."""
+    """Values of the model in each message that sends it."""
     _cards: set[bytes] = field(default_factory=set)
     """Messages with cards, as clients sent them."""
     _first_nonce: Entry | None = None
-    """The first message whose header has one."""
+    """First message whose header has a nonce."""
     _first_drawn: Entry | None = None
-    """The first profile that is sealed."""
+    """First profile that is sealed."""
     _headers: dict[tuple[int, str], dict[bytes, str]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -89,17 +90,19 @@ class Wiretap:
     _for_clients: frozenset[str] = frozenset()
     """Names of this round's totals that are sealed for clients."""
     _blind: dict[tuple[int, str], BlindTotal] = field(default_factory=dict)
-    """Those totals, as the authority has sealed them."""
+    """Totals sealed for clients, as the authority has sealed them."""
     _received_by: Callable[[str], str] = str
-    """Of a client, in the round that goes on."""
+    """Digest of what a client was sent, in the round that goes on."""
     _profiled_under: Callable[[float], str] = str
     """Digest of what profiles are made under in the round that goes on, by the unit."""
     _unit: float = 1.0
     """Unit of profiles that a client was told last."""
-    _sent: dict[tuple[int, str], list[SentToAll]] = field(default_factory=lambda: defaultdict(list))
-    """By round and name, what clients sent to be added up."""
+    _sent: dict[tuple[int, str], list[SentValues]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """Contributions of clients to be added up, by round and name."""
     _gains: dict[str, Values | float] = field(default_factory=dict)
-    """Of this round's messages, by name, where they are sealed."""
+    """Gains of this round's messages, by name, where they are sealed."""
 
     def begin_round(
         self,
@@ -107,7 +110,7 @@ class Wiretap:
         received_by: Callable[[str], str],
         profiled_under: Callable[[float], str],
     ) -> None:
-        """Before its messages.
+        """Prepare for the messages of a round.
 
         Args:
             plan: of the round.
@@ -133,7 +136,7 @@ class Wiretap:
             self._found.append(Leak.of(entry, why))
 
     def leaks(self) -> list[Leak]:
-        """All that was readable so far, and headers of another run than most."""
+        """Return all that was readable so far, and headers of another run than most."""
         ((run, _),) = Counter(run for run, _ in self._runs).most_common(1) or [("", 0)]
         foreign = (entry for said, entry in self._runs if said != run)
         found = [*self._found, *(Leak.of(e, "its header is of another run") for e in foreign)]
@@ -144,7 +147,7 @@ class Wiretap:
         return found
 
     def _readable(self, entry: Entry, content: Content) -> str:
-        """What is wrong with it; empty where nothing is."""
+        """Return what is wrong with a message; empty where nothing is."""
         if not isinstance(content, bytes):
             return self._tensors(entry, content)
         if len(content) != entry.bytes:
@@ -156,7 +159,7 @@ class Wiretap:
         return self._from_client(entry, content)
 
     def _tensors(self, entry: Entry, tensors: NamedTensors) -> str:
-        """What all are told: as many values as written down, or more where not all are news."""
+        """Check what all are told: the values written down, or more where not all are news."""
         if entry.name in self._for_clients:
             return "in the clear, and the settings seal it for its clients"
         n = sum(value.numel() for value in tensors.values())
@@ -164,7 +167,7 @@ class Wiretap:
         if n != whole or n < entry.n_values:
             return f"{n} values, {min(whole, entry.n_values)} are written down"
         flat = torch.cat([value.detach().reshape(-1).double() for value in tensors.values()])
-        return self._singled_out(entry, flat.cpu().numpy())
+        return self._unaggregated(entry, flat.cpu().numpy())
 
     def _total(self, entry: Entry, content: bytes) -> str:
         if entry.kind is Kind.PROFILES:
@@ -174,20 +177,20 @@ class Wiretap:
         if len(content) != 8 * entry.n_values + BOOKKEEPING_BYTES:
             return "more than a total, its weight and its count"
         values = np.frombuffer(content[:-BOOKKEEPING_BYTES])
-        return self._singled_out(entry, self._without_gains(entry, values))
+        return self._unaggregated(entry, self._without_gains(entry, values))
 
     def _sealed_total(self, entry: Entry, content: bytes) -> str:
         about = entry.round, entry.name
         names = self._listed.get(about, [])
         total = self._blind[about] = BlindTotal.from_bytes(content, names)
         values = self.sealed.for_clients(self._about[about], total, names)
-        return self._singled_out(entry, self._without_gains(entry, values))
+        return self._unaggregated(entry, self._without_gains(entry, values))
 
-    def _singled_out(self, entry: Entry, values: Values) -> str:
+    def _unaggregated(self, entry: Entry, values: Values) -> str:
         about = entry.round, entry.name
         if entry.exchange == 0:  # the model as the round before has left it
             about = entry.round - 1, f"update/{entry.kind}"
-        one = singled_out(values, self._sent.get(about, ()))
+        one = unaggregated(values, self._sent.get(about, ()))
         return f"it is {one}'s own values, and no mean" if one else ""
 
     def _from_client(self, entry: Entry, message: bytes) -> str:
@@ -236,7 +239,7 @@ class Wiretap:
         return OneTimeSealer(self.sealed.public) if sealed else self.plain
 
     def _from_server(self, entry: Entry, content: bytes) -> str:
-        """A unit; a client's cards; or sums or scores, then the headers of what is in them."""
+        """Check a unit, a client's cards, or sums or scores and the headers of what is in them."""
         if entry.receiver != AUTHORITY:
             if entry.name in self._for_clients:
                 return self._relayed(entry, content)
@@ -286,8 +289,8 @@ class Wiretap:
         return values / gains if np.shape(gains) in {(), values.shape} else values
 
     def _counted(self, entry: Entry, values: Values, weight: float) -> str:
-        """A client counts by its share of the samples, as often as it was drawn, or like all."""
-        self._sent[entry.round, entry.name].append(SentToAll(entry.sender, values, weight))
+        """Check a client's weight: its share of the samples, as often as drawn, or like all."""
+        self._sent[entry.round, entry.name].append(SentValues(entry.sender, values, weight))
         times = weight / self.weights[entry.sender]
         if times > 0.5 and abs(times - round(times)) < CONTRIBUTION_ERROR * round(times) / weight:
             return ""

@@ -1,18 +1,18 @@
-"""Messages under one-time keys, opened one by one: a contribution, a profile.
+"""Messages under one-time keys, opened one by one, and totals that are one client's own.
 
-The values are (σ² + μ²) / 4, μ and the mean of log σ². The last follows from the others, so that it
-can hold nothing of its own.
+A profile's values are (σ² + μ²) / 4, μ and the mean of log σ². The last follows from the others, so
+that it can hold nothing of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import final
 
 import numpy as np
 
-from securefl.audit.exposure.sealed_messages import require_error
 from securefl.crypto.one_time import Rows
 from securefl.crypto.params import BOOKKEEPING_SLOTS, MATCHES, SUMS
 from securefl.errors import MessageRefused
@@ -22,6 +22,8 @@ from securefl.exchange.one_time_match import MOMENT_UNIT
 from securefl.exchange.profile_match import MAX_SECOND_MOMENT, VARIANCE_FLOOR
 from securefl.exchange.sums import Values
 
+_ENOUGH = 100
+"""Slots from which an error's size can be told: with a quarter of the variance once in 10^14."""
 CONTRIBUTION_ERROR = EMPTY + 16 * SUMS.noise(1)
 """Largest error of a slot of one client's message: its encryption's, 16 standard deviations of it,
 and the rounding of encoder and decoder. 1.3e-8."""
@@ -30,10 +32,10 @@ and the rounding of encoder and decoder. 1.3e-8."""
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenedContribution:
-    """One client's values and weight."""
+    """Values and weight of one client."""
 
     values: Values
-    """Its values, as gains leave them, shape (n_values,)."""
+    """Values as gains leave them, shape (n_values,)."""
     weight: float
 
 
@@ -96,3 +98,36 @@ def _require_consistent(values: Values, error: float) -> None:
     )
     if not least - error <= values[-1] <= most + error:
         raise MessageRefused("its last value is not the mean logarithm of its variances")
+
+
+def require_error(slots: Values, noise: float) -> None:
+    """Raise MessageRefused where slots that hold nothing show no error, or a small one."""
+    if len(slots) >= _ENOUGH and np.mean(slots**2) < noise**2 / 4:
+        raise MessageRefused("its encryption has no error, or a small one: the key is readable")
+
+
+_SAME = 1e-4
+"""Error that counts as none, relative to the largest value: rounding to 2^-16, and 32 bits."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SentValues:
+    """Values that one client sent to be added up."""
+
+    client: str
+    values: Values
+    weight: float
+
+
+def unaggregated(told: Values, sent: Sequence[SentValues]) -> str:
+    """Return the client whose values these are, where their mean is something else; else ""."""
+    alike = [one for one in sent if len(one.values) == len(told)]
+    if len(alike) < 2:
+        return ""
+    rows = np.stack([one.values for one in alike])
+    mean = np.average(rows, 0, [one.weight for one in alike])
+    same = _SAME * max(1.0, float(np.abs(told).max()))
+    if np.abs(told - mean).max() <= 4 * same:
+        return ""
+    return next((o.client for o in alike if np.abs(told - o.values).max() <= same), "")

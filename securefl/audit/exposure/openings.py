@@ -22,13 +22,13 @@ _WHO = f"{AUTHORITY} -> {SERVER}"
 @final
 @dataclass(frozen=True, slots=True)
 class OpeningsLog:
-    """The authority's, as a run's folder has it."""
+    """Log of the authority, as a run's folder has it."""
 
     openings: Sequence[Opening]
     sessions: int
-    """How often the run was begun or gone on with; a session's last round may be played again."""
+    """Sessions of the run; a session's last round may be played again."""
     here: bool
-    """Whether it is kept in the folder, as that of processes is not."""
+    """True where the log is kept in the folder, as that of processes is not."""
     officers: Sequence[Opening] = ()
     """Rows of officers' own logs."""
 
@@ -40,7 +40,7 @@ def wrongly_opened(
     finished: Collection[int],
     least: int,
 ) -> Iterator[Leak]:
-    """Against the run's ledger, the one of the same settings, and what they allow.
+    """Yield openings against the run's ledger, its settings' ledger, or what they allow.
 
     Args:
         log: what the authority says.
@@ -71,7 +71,7 @@ def _of_too_few(opened: Sequence[Opening], least: int) -> Iterator[Leak]:
 
 
 def _too_often(opened: Sequence[Opening], sessions: int) -> Iterator[Leak]:
-    """A total twice, or a client's score: a session that ended in mid-round may have left one."""
+    """Yield totals, or a client's score, opened again beyond what ended sessions explain."""
     times = Counter(
         (o.round, o.name, signer)
         for o in opened
@@ -88,7 +88,7 @@ def _too_often(opened: Sequence[Opening], sessions: int) -> Iterator[Leak]:
 
 
 def _of_officers(officers: Sequence[Opening], least: int) -> Iterator[Leak]:
-    """Keys that officers have added up of too few, or for different lists of one total."""
+    """Yield keys that officers have added up of too few, or for different lists of one total."""
     answered = [row for row in officers if not row.refused]
     lists = defaultdict[tuple[str, int, str], set[frozenset[str]]](set)
     for row in answered:
@@ -101,7 +101,7 @@ def _of_officers(officers: Sequence[Opening], least: int) -> Iterator[Leak]:
 
 
 def _strangers(opened: Sequence[Opening], ledger: Sequence[Entry]) -> Iterator[Leak]:
-    """Totals of messages that nobody has sent."""
+    """Yield totals of messages that nobody has sent."""
     sent = {(e.round, e.name, e.sender) for e in ledger if e.receiver == SERVER}
     rounds = {e.round for e in ledger}
     for o in opened:

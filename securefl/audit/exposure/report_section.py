@@ -1,12 +1,21 @@
-"""The leak ledger: who received what, to the byte, and what is not as the settings promise."""
+"""Section on exposure: who received what, to the byte, and what is not as the settings promise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from securefl.audit.exposure.views import OUTSIDER, Field, Leak, PartyView, Shows, views
-from securefl.audit.findings import FindingsTable, Number, Section, Verdict
-from securefl.audit.replay import Tapped
+from securefl.audit.exposure.verdict import RULES, Exposed, server_view
+from securefl.audit.exposure.views import (
+    OUTSIDER,
+    Field,
+    InspectedRounds,
+    Leak,
+    PartyView,
+    Shows,
+    views,
+)
+from securefl.audit.findings import FindingsTable, Number, Section
+from securefl.audit.rules import decided
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
 
@@ -27,25 +36,29 @@ _NOT_LOOKED_FOR = (
 )
 
 
-def exposure_chapter(
-    ledger: Sequence[Entry], leaks: Sequence[Leak], tapped: Tapped, *, noisy: bool = False
+def exposure_section(
+    ledger: Sequence[Entry],
+    leaks: Sequence[Leak],
+    inspected: InspectedRounds,
+    *,
+    noisy: bool = False,
 ) -> Section:
-    """Of the run's ledger, of what its folder shows to be wrong, and of the tapped rounds.
+    """Return the section from the run's ledger, its folder's leaks and the inspected rounds.
 
     `noisy` where each client adds all of its noise itself (privacy of records).
     """
     found = views(ledger)
-    verdict, words = _verdict(found, [*leaks, *tapped.leaks], noisy=noisy)
+    verdict, words = decided(RULES, Exposed(found, [*leaks, *inspected.leaks], noisy=noisy))
     return Section(
         "exposure",
         "Who saw what",
         verdict,
         words,
-        tuple(_numbers(ledger, found, leaks, tapped)),
-        (*_leak_tables([*leaks, *tapped.leaks]), *map(_table, _distinct(found))),
+        tuple(_numbers(ledger, found, leaks, inspected)),
+        (*_leak_tables([*leaks, *inspected.leaks]), *map(_table, _distinct(found))),
         notes=(
-            *_stopped(tapped),
-            _tapped(tapped),
+            *_stopped(inspected),
+            _inspected(inspected),
             *([_CARDS] if any(entry.kind is Kind.CARDS for entry in ledger) else []),
             _NOT_SEEN_OUTSIDE,
             _NOT_LOOKED_FOR,
@@ -53,67 +66,31 @@ def exposure_chapter(
     )
 
 
-def _tapped(tapped: Tapped) -> str:
+def _inspected(inspected: InspectedRounds) -> str:
     return (
-        f"Byte by byte, {tapped.rounds} rounds were looked at, played again; of all others, and of "
-        "what officers answer, only what the folder's files say."
+        f"Byte by byte, {inspected.rounds} rounds were looked at, played again; of all others, and "
+        "of what officers answer, only what the folder's files say."
     )
 
 
-def _stopped(tapped: Tapped) -> tuple[str, ...]:
-    if not tapped.stopped:
+def _stopped(inspected: InspectedRounds) -> tuple[str, ...]:
+    if not inspected.stopped:
         return ()
-    return (f"Played again, the run ended after {tapped.rounds} rounds: {tapped.stopped}",)
-
-
-def _verdict(
-    found: Sequence[PartyView], leaks: Sequence[Leak], *, noisy: bool
-) -> tuple[Verdict, str]:
-    if leaks:
-        first = leaks[0]
-        return Verdict.LEAKS, (
-            f"{len(leaks)} messages or files are not as the settings promise. The first: round "
-            f"{first.round}, {first.what}, {first.who}: {first.why}."
-        )
-    server = next((view for view in found if view.party == SERVER), PartyView(SERVER, ()))
-    read = sorted({str(field.kind) for field in server.reads_single_clients})
-    scored = any(field.shows is Shows.SCORES for field in server.fields)
-    if not read and scored:
-        return Verdict.WEAK, (
-            "Of single clients the server could read a score each, by which it selected: how far "
-            "their data are from its own. All that clients sent it was sealed."
-        )
-    if not read:
-        return Verdict.HOLDS, (
-            "The server could read nothing of any single client: all that clients sent it was "
-            "sealed, and it learnt totals alone."
-        )
-    sealed = any(field.form == "ciphertext" for field in server.fields)
-    what = " and ".join(read)
-    if not sealed and noisy:
-        return Verdict.WEAK, (
-            f"Nothing was encrypted: the server could read the {what} of every single client, with "
-            "the noise that ε counts."
-        )
-    if not sealed:
-        return Verdict.LEAKS, (
-            f"Nothing was encrypted: the server could read the {what} of every single client."
-        )
-    return Verdict.WEAK, (
-        f"As the settings say, and no more: the server could read the {what} of every single "
-        'client. The rest was sealed. exchange.encrypt = "model" seals these too.'
-    )
+    return (f"Played again, the run ended after {inspected.rounds} rounds: {inspected.stopped}",)
 
 
 def _numbers(
-    ledger: Sequence[Entry], found: Sequence[PartyView], leaks: Sequence[Leak], tapped: Tapped
+    ledger: Sequence[Entry],
+    found: Sequence[PartyView],
+    leaks: Sequence[Leak],
+    inspected: InspectedRounds,
 ) -> Iterator[Number]:
     total = sum(entry.bytes for entry in ledger)
     own = sum(view.bytes for view in found if view.party != OUTSIDER)
     how = "bytes of the ledger whose receiver, sender, field and form are known"
     yield Number("attributed", own / total if total else 1.0, how, unit="%")
     yield Number("wire bytes", total, "all messages of ledger.jsonl", unit="bytes")
-    server = next((view for view in found if view.party == SERVER), PartyView(SERVER, ()))
+    server = server_view(found)
     n_read = sum(field.n_values for field in server.reads_single_clients)
     yield Number("single clients' values that the server could read", n_read, "ledger.jsonl")
     yield Number(
@@ -121,9 +98,9 @@ def _numbers(
         len(leaks),
         "ledger, log of openings, metrics, incidents and files against what the settings plan",
     )
-    how = f"the first {tapped.rounds} rounds played again, every message opened and compared"
-    yield Number("leaks on the wire", len(tapped.leaks), how)
-    share = tapped.seen_bytes / tapped.ledger_bytes if tapped.ledger_bytes else 1.0
+    how = f"the first {inspected.rounds} rounds played again, every message opened and compared"
+    yield Number("leaks on the wire", len(inspected.leaks), how)
+    share = inspected.seen_bytes / inspected.ledger_bytes if inspected.ledger_bytes else 1.0
     yield Number("wire bytes seen of those written down", share, how, unit="%")
 
 
@@ -137,7 +114,7 @@ def _leak_tables(leaks: Sequence[Leak]) -> Iterator[FindingsTable]:
 
 
 def _distinct(found: Sequence[PartyView]) -> Iterator[tuple[str, PartyView]]:
-    """Clients that received the same are shown once."""
+    """Yield each view once, with the names of all clients that received the same."""
     alike: dict[tuple[Field, ...], list[PartyView]] = {}
     for view in found:
         alike.setdefault(view.fields, []).append(view)

@@ -1,21 +1,26 @@
-"""Messages under one-time keys, opened one by one by a tap that has the officers' keys.
+"""Messages under one-time keys, inspected one by one with the officers' keys.
 
-A tap sees that each is what a client may send: its key follows from the client's card and from the
-nonce in its header and was used for nothing else, and it is masked by a key and an error of full
-size. What its slots may hold is for `opened_contribution` and `opened_profile` to say.
+Without the key, a ciphertext's polynomial is uniform over the ring (RLWE). So are its residues as
+they travel, transformed, and so are its coefficients. An encoded plaintext, or an encryption with
+too little randomness, is not: it has small coefficients, which the transform hides.
+
+With the keys, each is seen to be what a client may send: its key follows from the client's card and
+from the nonce in its header and was used for nothing else, and it is masked by a key and an error
+of full size. What its slots may hold is for `opened_messages` to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import log
 from typing import final
 
 import numpy as np
 
-from securefl.audit.exposure.uniform import UNEVEN, uneven
-from securefl.crypto.ciphertext_codec import split_payload
+from securefl.audit.statistics import too_far
+from securefl.crypto.ciphertext_codec import Residues, split_payload, unpacked
 from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.one_time import KeySum, OneTimeKey, Rows, ring
 from securefl.crypto.params import KEY_DEVIATION, MATCHES, SUMS, RingParameters
@@ -31,10 +36,67 @@ from securefl.federation.ledger import AUTHORITY
 from securefl.federation.message import split_message
 from securefl.federation.total import RELEASED, n_total_bytes, read_total
 
+UNEVEN = 1e-9
+"""Probability that a uniform polynomial looks as uneven as is called readable here."""
+_ROOTS_TRIED = 1000
+
+
+def uneven(polynomials: Iterable[bytes], parameters: RingParameters) -> str:
+    """Return the reason why one of them is no ciphertext; empty where all may be.
+
+    Raises:
+        MessageRefused: another length, or a word that is not below the prime.
+    """
+    of = ring(parameters)
+    for one in polynomials:
+        for words, prime in zip(
+            unpacked(one, of.shape, of.primes, "ciphertext"), of.primes, strict=True
+        ):
+            if too_far(words / prime, UNEVEN):
+                return "its payload is no ciphertext: residues are not uniform"
+            if too_far(coefficients(words, prime) / prime, UNEVEN):
+                return "its payload is no ciphertext: coefficients are not uniform"
+    return ""
+
+
+def coefficients(row: Residues, modulus: int) -> Residues:
+    """Return a_j modulo a prime, from A(ψ^(2k + 1)) in bit-reversed order of k, as SEAL has it."""
+    n = len(row)
+    values, twiddles = row, _powers(pow(_smallest_root(2 * n, modulus), -1, modulus), modulus, n)
+    size = 2
+    while size <= n:  # Cooley and Tukey; ω = ψ²
+        halves = values.reshape(-1, 2, size // 2)
+        turned = _times(halves[:, 1], twiddles[:: 2 * n // size][: size // 2], modulus)
+        low, high = halves[:, 0] + turned, halves[:, 0] + np.uint64(modulus) - turned
+        values = np.stack([low, high], 1).reshape(-1) % np.uint64(modulus)
+        size *= 2
+    scaled = _times(values, np.uint64(pow(n, -1, modulus)), modulus)
+    return _times(scaled, twiddles, modulus)
+
+
+def _times(left: Residues, right: Residues | np.uint64, modulus: int) -> Residues:
+    """Return products modulo a prime below 2^60: quotient from floats, the rest modulo 2^64."""
+    quotient = (left.astype(np.longdouble) * right / modulus).astype(np.uint64)
+    with np.errstate(over="ignore"):
+        rest = (left * right - quotient * np.uint64(modulus)).astype(np.int64)
+    return (rest % modulus).astype(np.uint64)
+
+
+@cache
+def _powers(root: int, modulus: int, n: int) -> Residues:
+    return np.array([pow(root, k, modulus) for k in range(n)], np.uint64)
+
+
+@cache
+def _smallest_root(order: int, modulus: int) -> int:
+    """Return the smallest primitive root of unity of this order, a power of two."""
+    candidates = (pow(g, (modulus - 1) // order, modulus) for g in range(2, _ROOTS_TRIED))
+    root = next(r for r in candidates if pow(r, order // 2, modulus) == modulus - 1)
+    return min(pow(root, k, modulus) for k in range(1, order, 2))
+
+
 _OFF = 0.25
 """Largest relative error of a key's variance: eight standard deviations of that of 2048 draws."""
-_ENOUGH = 100
-"""Slots from which an error's size can be told: with a quarter of the variance once in 10^14."""
 
 
 @final
@@ -180,12 +242,6 @@ class SealedMessages:
     def _honest(self, sender: str) -> Client:
         identity = self.identities.keys[sender]
         return Client(sender, 1.0, {}, card_keys=self.public, signing_key=identity)
-
-
-def require_error(slots: Values, noise: float) -> None:
-    """Raise MessageRefused where slots that hold nothing show no error, or a small one."""
-    if len(slots) >= _ENOUGH and np.mean(slots**2) < noise**2 / 4:
-        raise MessageRefused("its encryption has no error, or a small one: the key is readable")
 
 
 def too_alike(drawn: Sequence[bytes]) -> bool:

@@ -15,24 +15,37 @@ from securefl.types import Kind
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class Leak:
-    """One message or file."""
+    """Message or file that is not as the settings promise."""
 
     round: int
     what: str
-    """The field."""
+    """Field of a message, or name of a file."""
     who: str
     """Sender and receiver, or the file."""
     why: str
 
     @classmethod
     def of(cls, entry: Entry, why: str) -> Leak:
-        """About one message."""
+        """Return the leak of one message."""
         return cls(entry.round, entry.name, way(entry), why)
 
 
 def way(entry: Entry) -> str:
-    """From whom to whom."""
+    """Return sender and receiver, as "a -> b"."""
     return f"{entry.sender} -> {entry.receiver}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InspectedRounds:
+    """First rounds of a run, played again with every byte looked at."""
+
+    rounds: int
+    leaks: Sequence[Leak]
+    seen_bytes: int
+    ledger_bytes: int
+    stopped: str = ""
+    """Reason for an end before the rounds that were asked for; empty where there was none."""
 
 
 OUTSIDER = "outside reader"
@@ -40,7 +53,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 class Shows(StrEnum):
-    """What a field tells whoever received it."""
+    """Content that a field tells whoever received it."""
 
     ONE_CLIENT = "one client's own values"
     SCORES = "a score of each client"
@@ -56,7 +69,7 @@ class Field:
     """Messages of one kind of content that a party received."""
 
     name: str
-    """As in the ledger, with * for the layer's number."""
+    """Name as in the ledger, with * for the layer's number."""
     kind: Kind
     form: Form
     senders: tuple[str, ...]
@@ -69,24 +82,24 @@ class Field:
 @final
 @dataclass(frozen=True, slots=True)
 class PartyView:
-    """What one party received."""
+    """View of one party: all that it received."""
 
     party: str
     fields: tuple[Field, ...]
 
     @property
     def bytes(self) -> int:
-        """Of all messages."""
+        """Bytes of all messages."""
         return sum(field.bytes for field in self.fields)
 
     @property
     def reads_single_clients(self) -> tuple[Field, ...]:
-        """What it could read of one client alone."""
+        """Fields that the party could read of one client alone."""
         return tuple(f for f in self.fields if f.shows is Shows.ONE_CLIENT)
 
 
 def views(ledger: Sequence[Entry]) -> tuple[PartyView, ...]:
-    """Of the server, the authority, each client, and a reader of the wire.
+    """Return the views of the server, the authority, each client, and a reader of the wire.
 
     Every message has one receiver, so that the first views' bytes add up to the ledger's. The last
     is of somebody who taps all wires and breaks no TLS: it has lengths alone.
@@ -99,12 +112,12 @@ def views(ledger: Sequence[Entry]) -> tuple[PartyView, ...]:
 
 
 def view_of(party: str, received: Iterable[Entry]) -> PartyView:
-    """Of one party, from what it received."""
+    """Return one party's view, from what it received."""
     return PartyView(party, _fields(received, shown))
 
 
 def shown(entry: Entry) -> Shows:
-    """What a message tells its receiver."""
+    """Return what a message tells its receiver."""
     from_client = entry.sender not in {SERVER, AUTHORITY}
     if from_client:
         return Shows.ONE_CLIENT if entry.form == "plaintext" else Shows.LENGTH
@@ -138,5 +151,5 @@ def _fields(entries: Iterable[Entry], shows: Callable[[Entry], Shows]) -> tuple[
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """client-2 before client-10."""
+    """Return a sorting key that puts client-2 before client-10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,63 +1,120 @@
-"""What attackers know or assume of BN's statistics, and which of it they leave free.
+"""Assumptions of attackers on BN's statistics, or what they recover of these from the gradient.
+
+Behind a layer y = W x + b, BN makes γ (y - μ)/σ + β. With g the gradient for its output, δ = γ g/σ
+that for y, and sums over all values of a channel,
+
+    ∂β = Σ g,   ∂γ = Σ g (y - μ)/σ,   ∂b = Σ δ = γ ∂β/σ,   W·∂W + b ∂b = Σ δ y,
+
+so that σ = γ ∂β / ∂b and μ/σ = ((W·∂W + b ∂b)/γ - ∂γ) / ∂β: who sees the gradients of weights
+needs nothing else. Without a bias μ/σ alone follows.
 
 Axes: N mini-batches, each attacked by itself; C channels.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from securefl.audit.inversion.recover_bn_statistics import given_away
-from securefl.audit.inversion.victim_gradient import Assumed, Gradient, Statistics, batch_gradient
+from securefl.audit.inversion.target import (
+    Assumed,
+    Belief,
+    Beliefs,
+    Gradient,
+    Statistics,
+    batch_gradient,
+)
 from securefl.norms.find import BatchNorm, batch_norm_layers
 
-
-class Attacker(StrEnum):
-    """Who attacks, by what is known of BN's statistics. All have all else in common."""
-
-    EXACT = "exact"
-    """The statistics that normalised the mini-batch."""
-    POPULATION = "population"
-    """The model's running statistics."""
-    NONE = "none"
-    """Nothing: μ = 0 and σ² = 1, as in a fresh layer."""
-    PUBLIC = "public"
-    """Those that public images have in this model."""
-    JOINT = "joint"
-    """Nothing, but they are variables beside the pixels (or follow from them: BATCH)."""
-    DERIVED = "derived"
-    """What the gradient gives away of them (`given_away`); the rest is left free."""
-    FIRST_LAYER = "first layer"
-    """Nothing: the inputs are read off the first linear layer (`first_layer`)."""
+LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+SMALLEST = 1e-6
+"""Smallest share of the largest divisor in its layer that says more than rounding."""
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
-    """One layer's statistics as μ/σ and log σ, with σ = √(σ² + ε); all of shape (N, C)."""
+class RecoveredStatistics:
+    """Statistics of one BN layer; NaN where the gradient does not tell."""
 
-    ratio_NC: Tensor
-    log_sigma_NC: Tensor
-    free_ratio_NC: Tensor
-    """1 where the attack may move μ/σ, 0 where it is known or believed."""
-    free_sigma_NC: Tensor
-
-    def free(self) -> bool:
-        """Whether anything is."""
-        return bool(self.free_ratio_NC.any() or self.free_sigma_NC.any())
+    ratio_C: Tensor
+    """Ratio μ / √(σ² + ε)."""
+    sigma_C: Tensor
+    """Deviation √(σ² + ε)."""
 
 
-Beliefs: TypeAlias = Mapping[str, Belief]
-"""By layer; without an entry, the rebuilt batch's own statistics normalise it."""
+def recovered_statistics(
+    model: nn.Module, gradient: Gradient, x: Tensor
+) -> Mapping[str, RecoveredStatistics]:
+    """Return what a mini-batch's gradient tells of the constants that BN layers were given.
+
+    Args:
+        model: as the client got it.
+        gradient: by the names of the model's parameters.
+        x: any batch, to see which layer stands in front of which.
+    """
+    layers, feeds = batch_norm_layers(model), feeding(model, x)
+    return {
+        name: _solved(model, gradient, feeds[name], name, layers[name])
+        for name in layers
+        if name in feeds and f"{name}.bias" in gradient and f"{name}.weight" in gradient
+    }
+
+
+def _solved(
+    model: nn.Module, gradient: Gradient, front: str, name: str, layer: BatchNorm
+) -> RecoveredStatistics:
+    gamma_C = layer.weight.detach()
+    shift_C, slope_C = gradient[f"{name}.bias"], gradient[f"{name}.weight"]
+    weight = model.get_parameter(f"{front}.weight").detach()
+    product_C = (weight * gradient[f"{front}.weight"]).flatten(1).sum(1)
+    sigma_C = torch.full_like(gamma_C, torch.nan)
+    if f"{front}.bias" in gradient:
+        bias_gradient_C = gradient[f"{front}.bias"]
+        product_C = product_C + model.get_parameter(f"{front}.bias").detach() * bias_gradient_C
+        sigma_C = _divided(gamma_C * shift_C, bias_gradient_C)
+        sigma_C = torch.where(sigma_C >= layer.eps**0.5, sigma_C, torch.nan)
+    return RecoveredStatistics(_divided(_divided(product_C, gamma_C) - slope_C, shift_C), sigma_C)
+
+
+def _divided(over_C: Tensor, under_C: Tensor) -> Tensor:
+    clear_C = under_C.abs() > SMALLEST * under_C.abs().max()
+    return torch.where(clear_C, over_C / torch.where(clear_C, under_C, 1), torch.nan)
+
+
+def feeding(model: nn.Module, x: Tensor) -> dict[str, str]:
+    """Return the linear layer or convolution whose output each BN layer gets, where one does."""
+    outputs: list[tuple[Tensor, str]] = []
+    found: dict[str, str] = {}
+
+    def note_output(name: str) -> Any:
+        return lambda _layer, _inputs, output: outputs.append((output, name))
+
+    def note_input(name: str) -> Any:
+        def note(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            for output, front in outputs:
+                if output is inputs[0]:
+                    found[name] = front
+
+        return note
+
+    watched = copy.deepcopy(model).eval()
+    for name, module in watched.named_modules():
+        if type(module) in LINEAR:
+            module.register_forward_hook(note_output(name))
+    for name, layer in batch_norm_layers(watched).items():
+        layer.register_forward_pre_hook(note_input(name))
+    with torch.no_grad():
+        watched(x)
+    uses = [front for _, front in outputs]
+    return {name: front for name, front in found.items() if uses.count(front) == 1}
 
 
 def fixed(model: nn.Module, statistics: Statistics, n: int) -> dict[str, Belief]:
-    """These statistics, of shape (C,) or (N, C), for each of n mini-batches."""
+    """Return these statistics, of shape (C,) or (N, C), for each of n mini-batches."""
     layers = batch_norm_layers(model)
     return {name: _belief(layers[name], pair, n) for name, pair in statistics.items()}
 
@@ -70,7 +127,7 @@ def _belief(layer: BatchNorm, pair: tuple[Tensor, Tensor], n: int) -> Belief:
 
 
 def freed(beliefs: Beliefs) -> dict[str, Belief]:
-    """The same as a start, with nothing taken for known."""
+    """Return the same beliefs as a start, with nothing taken for known."""
     ones = {name: torch.ones_like(belief.ratio_NC) for name, belief in beliefs.items()}
     return {
         name: Belief(belief.ratio_NC, belief.log_sigma_NC, ones[name], ones[name])
@@ -79,10 +136,12 @@ def freed(beliefs: Beliefs) -> dict[str, Belief]:
 
 
 def derived(model: nn.Module, gradients: Gradient, x: Tensor, start: Beliefs) -> dict[str, Belief]:
-    """What each of N gradients gives away; `start`, left free, where it says nothing."""
+    """Return what each of N gradients gives away; `start`, left free, where it says nothing."""
     found = freed(start)
     n = len(next(iter(gradients.values())))
-    told = [given_away(model, {k: v[i] for k, v in gradients.items()}, x) for i in range(n)]
+    told = [
+        recovered_statistics(model, {k: v[i] for k, v in gradients.items()}, x) for i in range(n)
+    ]
     for name in told[0]:
         ratio_NC = torch.stack([one[name].ratio_C for one in told])
         log_NC = torch.stack([one[name].sigma_C for one in told]).log()
@@ -96,17 +155,8 @@ def derived(model: nn.Module, gradients: Gradient, x: Tensor, start: Beliefs) ->
     return found
 
 
-def running(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
-    """The model's running statistics, of the layers that keep any."""
-    return {
-        name: (layer.running_mean.detach().clone(), layer.running_var.detach().clone())
-        for name, layer in batch_norm_layers(model).items()
-        if layer.running_mean is not None and layer.running_var is not None
-    }
-
-
 def fresh(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
-    """μ = 0 and σ² = 1."""
+    """Return μ = 0 and σ² = 1 for each layer."""
     like = next(model.parameters())
     return {
         name: (like.new_zeros(layer.num_features), like.new_ones(layer.num_features))
@@ -115,7 +165,7 @@ def fresh(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def measured(model: nn.Module, x: Tensor) -> Statistics:
-    """Those that this one batch has, each layer normalised by them: of public images, say."""
+    """Return the statistics of this one batch, each layer normalised by them: of public images."""
     labels = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     _, own = batch_gradient(model, parameters, x, labels, Assumed())

@@ -17,35 +17,34 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from securefl.audit.inversion.assumptions import Beliefs
-from securefl.audit.inversion.victim_gradient import Assumed, Gradient, Statistics, batch_gradient
+from securefl.audit.inversion.target import Assumed, Beliefs, Gradient, Statistics, batch_gradient
 from securefl.errors import DataError
 from securefl.norms.find import batch_norm_layers
 
 PIXEL_RATE, STATISTICS_RATE = 0.05, 0.02
 """Adam's learning rates, that fall to zero along half a cosine."""
 SLOWER = 0.1
-"""Free statistics move so much more slowly in every second restart: a perceptron's must go far, a
+"""Factor on free statistics' rate in every second restart: a perceptron's must go far, a
 convolutional network's images are lost where they go too fast."""
 PRIOR = 1e-3
-"""The prior's weight against a cosine distance of 0..2: it decides only what no gradient shows."""
+"""Weight of the prior against a cosine distance of 0..2: it decides only what no gradient shows."""
 START = (0.05, 0.3)
 """Standard deviation about the class mean of where restarts begin, in turn."""
 SHRINKAGE = 0.1
-"""Of the covariance of public images towards a multiple of the identity."""
+"""Share by which the covariance of public images is shrunk to a multiple of the identity."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Prior:
-    """What public images say about an image of a known class."""
+    """Gaussian of public images, about a mean for each class."""
 
     mean_KD: Tensor
     precision_DD: Tensor
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor, n_classes: int) -> Prior:
-        """A mean for each class, and one covariance; a class without images has the mean of all."""
+        """Fit one covariance, and a mean for each class: of all where it has no images."""
         x_ND = x.flatten(1).double()
         means = [x_ND[y == k].mean(0) if (y == k).any() else x_ND.mean(0) for k in range(n_classes)]
         mean_KD = torch.stack(means)
@@ -60,19 +59,19 @@ class Prior:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenGradient:
-    """What the attackers have in common."""
+    """Gradients, model and labels that all attackers have."""
 
     model: nn.Module
-    """As the client got it: its weights are known."""
+    """Model as the client got it: its weights are known."""
     gradients: Gradient
-    """Of N mini-batches, stacked: each of shape (N, …)."""
+    """Gradients of N mini-batches, stacked: each of shape (N, …)."""
     y_NB: Tensor
-    """The labels of each, in any order."""
+    """Labels of each mini-batch, in any order."""
     shape: torch.Size
-    """Of one input."""
+    """Shape of one input."""
     prior: Prior
     totals: Statistics = field(default_factory=dict)
-    """FedTAN's, each of shape (N, C): the server computes them from all clients' gradients."""
+    """Totals of FedTAN, each of shape (N, C): the server has them from all clients' gradients."""
 
     def __post_init__(self) -> None:
         if not batch_norm_layers(self.model):
@@ -90,7 +89,7 @@ class SeenGradient:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How long is searched."""
+    """Length of a search."""
 
     steps: int
     restarts: int
@@ -103,7 +102,7 @@ def match(
     rng: torch.Generator,
     batch_statistics: Statistics | None = None,
 ) -> Tensor:
-    """Images (N, B, *shape) in 0..1: of the restarts, those of the smallest objective.
+    """Return images (N, B, *shape) in 0..1: of the restarts, those of the smallest objective.
 
     `batch_statistics`, each of shape (N, C), are those that the mini-batches are known to have:
     the images are also drawn to these (Yin et al., GradInversion, CVPR 2021).
@@ -125,11 +124,11 @@ def match(
 
 
 Moves = Mapping[str, tuple[Tensor, Tensor]]
-"""By how much each layer's μ/σ and log σ have left what was believed."""
+"""Differences of each layer's μ/σ and log σ from what was believed."""
 
 
 class _Problem:
-    """One objective for each of P problems."""
+    """Objectives of P problems, solved side by side."""
 
     def __init__(
         self,
@@ -147,7 +146,7 @@ class _Problem:
             name: p.detach() for name, p in seen.model.named_parameters() if name in seen.gradients
         }
         self.y_PB = repeated(seen.y_NB)
-        self.targets = {name: repeated(g) for name, g in seen.gradients.items()}
+        self.observed = {name: repeated(g) for name, g in seen.gradients.items()}
         self.beliefs: dict[str, tuple[Tensor, ...]] = {
             name: (
                 repeated(belief.ratio_NC),
@@ -167,7 +166,7 @@ class _Problem:
         self.eps = {name: layer.eps for name, layer in batch_norm_layers(seen.model).items()}
 
     def solved(self, x: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """The images after so many steps of Adam, and their objectives."""
+        """Return the images after so many steps of Adam, and their objectives."""
         x = x.clone().requires_grad_()
         moves = {
             name: (torch.zeros_like(b[0]).requires_grad_(), torch.zeros_like(b[0]).requires_grad_())
@@ -192,7 +191,7 @@ class _Problem:
         return x.detach(), self._objectives(x, moves).detach().nan_to_num(math.inf)
 
     def _objectives(self, x: Tensor, moves: Moves) -> Tensor:
-        common = (self.y_PB, self.mean_PBD, self.targets, self.beliefs)
+        common = (self.y_PB, self.mean_PBD, self.observed, self.beliefs)
         assumed = (self._paced(moves), self.known, self.totals)
         found: Tensor = vmap(self._objective)(x, *common, *assumed)
         return found
@@ -206,7 +205,7 @@ class _Problem:
         x: Tensor,
         y_B: Tensor,
         mean_BD: Tensor,
-        target: Gradient,
+        observed: Gradient,
         beliefs: Mapping[str, tuple[Tensor, ...]],
         moves: Moves,
         known: Statistics,
@@ -218,7 +217,7 @@ class _Problem:
         }
         assumed = Assumed(given, totals)
         gradient, own = batch_gradient(self.seen.model, self.parameters, x, y_B, assumed)
-        found = cosine_distance(gradient, target)
+        found = cosine_distance(gradient, observed)
         for name, (mu_C, var_C) in known.items():
             at_C = var_C + self.eps[name]
             far_C = (own[name][0] - mu_C).square() / at_C
@@ -227,12 +226,12 @@ class _Problem:
         return found + PRIOR * ((off_BD @ self.seen.prior.precision_DD) * off_BD).mean()
 
 
-def cosine_distance(gradient: Gradient, target: Gradient) -> Tensor:
-    """1 - cos of the angle between all of both; 1 where the target is zero."""
-    dot = torch.stack([(gradient[name] * target[name]).sum() for name in target]).sum()
+def cosine_distance(gradient: Gradient, observed: Gradient) -> Tensor:
+    """Return 1 - cos of the angle between both gradients; 1 where the observed one is zero."""
+    dot = torch.stack([(gradient[name] * observed[name]).sum() for name in observed]).sum()
     squares = [
-        torch.stack([side[name].square().sum() for name in target]).sum()
-        for side in (gradient, target)
+        torch.stack([side[name].square().sum() for name in observed]).sum()
+        for side in (gradient, observed)
     ]
     return 1 - dot * torch.rsqrt(squares[0] * squares[1] + 1e-30)
 

@@ -1,4 +1,4 @@
-"""Whether hidden statistics protect images: the attacker who knows them against all who do not."""
+"""Hidden statistics and images: how close rebuilt ones are, with the statistics and without."""
 
 from __future__ import annotations
 
@@ -8,20 +8,92 @@ from enum import StrEnum
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped, unused-ignore]
+from scipy.stats import t  # type: ignore[import-untyped, unused-ignore]
+from skimage.metrics import structural_similarity
 
-from securefl.audit.findings import Verdict
-from securefl.audit.inversion.assumptions import Attacker
-from securefl.audit.inversion.image_quality import mean_interval
-from securefl.audit.inversion.rebuilding import Attacked
-from securefl.audit.statistics import Interval
+from securefl.audit.statistics import CONFIDENCE, Interval
+from securefl.errors import DataError
 
-ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
-"""From the best to the worst, of those that a chapter unites."""
+BEST_PSNR = 60.0
+"""PSNR in dB beyond which images count as alike: rounding to 8 bits alone costs 58.9 dB."""
+SSIM_WINDOW = 7
+"""Pixels on a side, of scikit-image's uniform window; smaller where the image is."""
+
+Images = NDArray[np.float64]
+"""Images of shape (n, height, width) or (n, channels, height, width), each pixel in 0..1."""
+
+
+def psnr(originals: Images, rebuilt: Images) -> NDArray[np.float64]:
+    """Return 10 log10(1 / mean squared error) of each image, in dB, at most BEST_PSNR."""
+    error_n = np.square(originals - rebuilt).reshape(len(originals), -1).mean(1)
+    found: NDArray[np.float64] = -10 * np.log10(np.maximum(error_n, 10 ** (-BEST_PSNR / 10)))
+    return found
+
+
+def ssim(originals: Images, rebuilt: Images) -> NDArray[np.float64]:
+    """Return the mean structural similarity of each image (Wang et al. 2004), in -1..1.
+
+    Raises:
+        DataError: images of less than 3 × 3 pixels.
+    """
+    window = min(SSIM_WINDOW, *originals.shape[-2:])
+    window -= 1 - window % 2
+    if window < 3:
+        raise DataError(f"images of {originals.shape[-2:]} pixels: SSIM needs 3 × 3 at least")
+    channels = 0 if originals.ndim == 4 else None
+    return np.array(
+        [
+            structural_similarity(a, b, win_size=window, data_range=1.0, channel_axis=channels)
+            for a, b in zip(originals, rebuilt, strict=True)
+        ]
+    )
+
+
+def matched(originals: Images, rebuilt: Images) -> Images:
+    """Return `rebuilt` in the order that has the least squared error: a gradient has none."""
+    a, b = originals.reshape(len(originals), -1), rebuilt.reshape(len(rebuilt), -1)
+    cost = np.square(a[:, None] - b[None]).mean(2)
+    found: Images = rebuilt[linear_sum_assignment(cost)[1]]
+    return found
+
+
+def mean_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
+    """Return the mean with Student's t interval.
+
+    Raises:
+        DataError: fewer than two values, or one that is not finite.
+    """
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim != 1 or len(found) < 2 or not np.isfinite(found).all():
+        raise DataError(f"values of shape {found.shape}: must be two or more finite numbers")
+    k, mean = len(found), float(found.mean())
+    margin = float(t.ppf((1 + confidence) / 2, k - 1)) * float(found.std(ddof=1)) / k**0.5
+    return Interval(mean, mean - margin, mean + margin)
+
+
+class Attacker(StrEnum):
+    """Attackers by what they know of BN's statistics. All have all else in common."""
+
+    EXACT = "exact"
+    """Knows the statistics that normalised the mini-batch."""
+    POPULATION = "population"
+    """Takes the model's running statistics."""
+    NONE = "none"
+    """Takes μ = 0 and σ² = 1, as in a fresh layer."""
+    PUBLIC = "public"
+    """Takes those that public images have in this model."""
+    JOINT = "joint"
+    """Makes them variables beside the pixels (or has them follow from these: BATCH)."""
+    DERIVED = "derived"
+    """Recovers them from the gradient (`recovered_statistics`); the rest is left free."""
+    FIRST_LAYER = "first layer"
+    """Needs none: reads the inputs off the first linear layer (`inputs_of`)."""
 
 
 class Hidden(StrEnum):
-    """What a run's encryption keeps from who reads messages."""
+    """Part of the messages that a run's encryption keeps from who reads them."""
 
     NOTHING = "nothing"
     STATISTICS = "BN statistics"
@@ -31,54 +103,34 @@ class Hidden(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class HiddenStatistics:
-    """PSNR, in dB, of one subject at one size of mini-batches."""
+    """Comparison of attackers' PSNR, in dB, on one target at one size of mini-batches."""
 
     best: Attacker
-    """Of those who do not know the statistics, the one of the highest mean."""
+    """Attacker of the highest mean among those who do not know the statistics."""
     exact_gain: Interval
-    """Of who knows them, over the mean public image of the class."""
+    """Gain of who knows them over the mean public image of the class."""
     adaptive_gain: Interval
-    """Of the surest of the others over the same: the one whose interval begins highest."""
+    """Gain of the surest of the others: the one whose interval begins highest."""
     difference: Interval
-    """Exact less `best`."""
+    """Difference of exact and `best`."""
     least: Interval
-    """Exact less the one of the others from whom it differs least for certain."""
+    """Difference of exact and the attacker from whom it differs least for certain."""
 
     @property
     def protects(self) -> bool:
-        """Whether hiding the statistics costs every other attacker something for certain."""
+        """True where hiding the statistics costs every other attacker something for certain."""
         return self.least.low > 0
 
     @property
-    def verdict(self) -> Verdict:
-        """LEAKS: images are rebuilt, and hiding the statistics changes nothing for certain."""
-        if self.adaptive_gain.low > 0:
-            return Verdict.WEAK if self.protects else Verdict.LEAKS
-        if not self.protects or self.exact_gain.low <= 0:
-            return Verdict.OPEN
-        return Verdict.WEAK if self.adaptive_gain.value > 0 else Verdict.HOLDS
-
-    def under(self, hidden: Hidden) -> Verdict:
-        """Of a run that hides just this: where updates are, their sum is left, and not attacked."""
-        if hidden is Hidden.UPDATES:
-            return Verdict.OPEN
-        if hidden is Hidden.NOTHING:
-            rebuilt = max(self.exact_gain.low, self.adaptive_gain.low) > 0
-            return Verdict.LEAKS if rebuilt else Verdict.OPEN
-        return self.verdict
-
-
-def protection(attacked: Attacked) -> HiddenStatistics:
-    """The comparison; intervals as in `units`."""
-    return compared(
-        attacked.baseline.psnr_NB, {name: one.psnr_NB for name, one in attacked.by.items()}
-    )
+    def rebuilt(self) -> bool:
+        """True where somebody rebuilds images for certain better than a guess from the label."""
+        return max(self.exact_gain.low, self.adaptive_gain.low) > 0
 
 
 def compared(
     baseline_NB: NDArray[np.float64], by: Mapping[Attacker, NDArray[np.float64]]
 ) -> HiddenStatistics:
-    """The same, of PSNRs alone; `by` has EXACT and one other at least."""
+    """Compare attackers' PSNR; `by` has EXACT and one other at least."""
     others = [name for name in by if name is not Attacker.EXACT]
     best = max(others, key=lambda name: float(by[name].mean()))
     gains = {name: mean_interval(units(one - baseline_NB)) for name, one in by.items()}
@@ -93,14 +145,9 @@ def compared(
 
 
 def units(values_NB: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What an interval is over: mini-batches, since images of one share its gradient.
+    """Return what an interval is over: mini-batches, since images of one share its gradient.
 
     Of a single mini-batch, its images.
     """
     found: NDArray[np.float64] = values_NB.mean(1) if len(values_NB) > 1 else values_NB[0]
     return found
-
-
-def worst(found: list[Verdict]) -> Verdict:
-    """Of several."""
-    return max(found, key=ORDER.index)

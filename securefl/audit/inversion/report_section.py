@@ -1,6 +1,6 @@
-"""The chapter on gradient inversion: does hiding BN's statistics protect the images?
+"""Section on gradient inversion: does hiding BN's statistics protect the images?
 
-Originals, and below each what every attacker made of it.
+A picture shows originals, and below each what every attacker made of it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from securefl.audit.findings import FindingsTable, Number, Picture, Section, Verdict
-from securefl.audit.inversion.assumptions import Attacker
+from securefl.audit.findings import FindingsTable, Number, Picture, Section
 from securefl.audit.inversion.gradient_matching import Search
 from securefl.audit.inversion.hidden_statistics import (
+    Attacker,
     Hidden,
     HiddenStatistics,
-    protection,
+    Images,
+    mean_interval,
     units,
-    worst,
 )
-from securefl.audit.inversion.image_quality import Images, mean_interval
-from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked
+from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked, protection
 from securefl.audit.inversion.target import NormalisedBatch, Target
+from securefl.audit.inversion.verdict import RULES, if_sealed, united
+from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.errors import DataError
 from securefl.report.plots import png
@@ -87,7 +88,7 @@ _FIRST = {
 @final
 @dataclass(frozen=True, slots=True)
 class InversionEffort:
-    """How much is attacked, and for how long."""
+    """Effort of the attacks: numbers of mini-batches, and length of each search."""
 
     images: int
     """Mini-batches of one image."""
@@ -100,75 +101,57 @@ QUICK = InversionEffort(8, 8, Search(steps=300, restarts=2))
 FULL = InversionEffort(16, 8, Search(steps=1500, restarts=4))
 
 
-def inversion_chapter(
-    subjects: Sequence[Target],
+def inversion_section(
+    targets: Sequence[Target],
     seed: int,
     effort: InversionEffort = QUICK,
     hidden: Hidden = Hidden.STATISTICS,
 ) -> Section:
-    """All attackers on mini-batches of 1 and of 8 of each subject; 1 only where it can be trained.
+    """Attack mini-batches of 1 and of 8 of each target; of 1 only where it can be trained.
 
     The verdict is of a run that hides what `hidden` says.
 
     Raises:
-        DataError: no subject, fewer than eight images, or a model without BN.
+        DataError: no target, fewer than eight images, or a model without BN.
     """
-    if not subjects:
+    if not targets:
         raise DataError("gradient inversion: no model was given to attack")
     found = [
         attacked(
-            subject, effort.images if batch == 1 else effort.batches, batch, effort.search, seed
+            target, effort.images if batch == 1 else effort.batches, batch, effort.search, seed
         )
-        for subject in subjects
+        for target in targets
         for batch in BATCHES
-        if batch > 1 or subject.normalised is not NormalisedBatch.BATCH
+        if batch > 1 or target.normalised is not NormalisedBatch.BATCH
     ]
     compared = [(one, protection(one)) for one in found]
     return Section(
         key="inversion",
         title="Gradient inversion with and without BN statistics",
-        verdict=worst([comparison.under(hidden) for _, comparison in compared]),
+        verdict=united([decided(RULES[hidden], comparison)[0] for _, comparison in compared]),
         words=" ".join([_FIRST[hidden], *_words(compared)]).strip(),
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
         pictures=[rebuilt_picture(title(one), one) for one in found],
-        notes=_notes(subjects),
+        notes=_notes(targets),
     )
 
 
 def title(one: Attacked) -> str:
-    """Whose images, in mini-batches of how many."""
-    return f"{one.subject.name}, mini-batches of {one.batch}"
+    """Return the target's name and the size of its mini-batches."""
+    return f"{one.target.name}, mini-batches of {one.batch}"
 
 
 def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]]) -> Iterator[str]:
-    """What is the same of several sizes is said once."""
+    """Yield sentences; what is the same of several sizes is said once."""
     alike: dict[str, list[str]] = {}
     for one, found in compared:
         known, best = (_psnr(one.by[name]).value for name in (Attacker.EXACT, found.best))
         guess = _psnr(one.baseline).value
         figures = f"{title(one)}: {best:.0f} dB without them, {known:.0f} with, {guess:.0f} guessed"
-        alike.setdefault(_said(found), []).append(figures)
+        alike.setdefault(if_sealed(found), []).append(figures)
     for said, each in alike.items():
         yield f"{said} ({'; '.join(each)})."
-
-
-def _said(found: HiddenStatistics) -> str:
-    if found.protects:
-        rest = {
-            Verdict.WEAK: "images are still rebuilt, or may be, better than a guess from the label",
-            Verdict.HOLDS: "images are not rebuilt better than a guess from the label",
-        }.get(found.verdict, "images are not rebuilt for certain even with them")
-        return f"Hiding the statistics costs attackers something, and {rest}"
-    if found.verdict is Verdict.LEAKS:
-        return (
-            "Sealing the statistics is no protection: who reads a client's gradient rebuilds its "
-            "images without them as well, so seal the model too, or add noise"
-        )
-    return (
-        "No protection is shown, and nobody without the statistics does better for certain than a "
-        "guess from the label"
-    )
 
 
 def _numbers(one: Attacked, found: HiddenStatistics, seed: int) -> list[Number]:
@@ -219,16 +202,16 @@ def _plain(found: Interval) -> str:
     return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
-def _notes(subjects: Sequence[Target]) -> list[str]:
+def _notes(targets: Sequence[Target]) -> list[str]:
     found = [*COMMON_NOTES]
-    if any(s.normalised is NormalisedBatch.GIVEN for s in subjects):
+    if any(s.normalised is NormalisedBatch.GIVEN for s in targets):
         found.append(
             "Constant statistics can be computed from the gradients for γ, β, weight and bias of "
             "the layers around them (attacker 'derived'), and a first linear layer behind which a "
             "ReLU is off shows its inputs, whatever the statistics (attacker 'first layer', "
             "after SPEAR, Dimitrov et al. 2024)."
         )
-    if any(s.normalised is NormalisedBatch.POOLED for s in subjects):
+    if any(s.normalised is NormalisedBatch.POOLED for s in targets):
         found.append(
             "FedTAN's gradient is attacked as it is: the gradients for the pooled statistics "
             "follow from the sums of all clients' gradients for γ and β, which the server sees "
@@ -239,7 +222,7 @@ def _notes(subjects: Sequence[Target]) -> list[str]:
             "'exact' also where each client's are sealed. With exchange.blind it cannot read them, "
             "and has what the update gives away of them."
         )
-    if any(s.normalised is NormalisedBatch.BATCH for s in subjects):
+    if any(s.normalised is NormalisedBatch.BATCH for s in targets):
         found.append(
             "Where BN of the mini-batch itself stands right behind the first linear layer, the "
             "gradient is the same for images that are all shifted alike: their mean is in the "
@@ -253,7 +236,7 @@ INCHES = 0.8
 
 
 def rebuilt_picture(title: str, attacked: Attacked) -> Picture:
-    """The first eight images, a row for the originals, the baseline and each attacker."""
+    """Draw the first eight images, a row for originals, the baseline and each attacker."""
     rows: dict[str, Images] = {"original": attacked.originals, "baseline": attacked.baseline.images}
     rows |= {name.value: rebuilt.images for name, rebuilt in attacked.by.items()}
     figure = Figure(figsize=((COLUMNS + 1.6) * INCHES, len(rows) * INCHES))
@@ -269,7 +252,7 @@ def rebuilt_picture(title: str, attacked: Attacked) -> Picture:
 
 
 def _in_a_row(images: Images) -> Images:
-    """Side by side with a white gap; channels last, and of other than three the first."""
+    """Return images side by side with a white gap; channels last, or the first if not three."""
     framed = []
     for image in images[:COLUMNS]:
         one = image if image.ndim == 2 else image[0]

@@ -1,1 +1,1 @@
-"""Membership inference: attacks by what was seen, shadow models, and the chapter."""
+"""Membership inference: attacks by what was seen, shadow models, verdict and section."""

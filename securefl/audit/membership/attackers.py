@@ -1,4 +1,4 @@
-"""Who can attack a run's records by what they saw, and by which attack."""
+"""Attackers on a run's records: models that each party saw, and attacks that these allow."""
 
 from __future__ import annotations
 
@@ -20,44 +20,43 @@ from securefl.audit.membership.attacks import (
     own_models,
     rmia,
 )
-from securefl.audit.membership.candidates import Candidates
-from securefl.audit.membership.confidences import Phi
+from securefl.audit.membership.candidates import Candidates, Phi
 
 OWN_DEVIATIONS_FROM = 32
-"""Models without a sample, from which on LiRA takes a deviation of its own for it."""
+"""Number of models without a sample from which on LiRA takes the sample's own deviation."""
 MODEL_HOLDERS = "whoever has the final model"
 PARTIES = "every client, and the server"
-SERVER = "a server that reads single clients' updates"
+UPDATE_READER = "a server that reads single clients' updates"
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenModels:
-    """φ of all of a pool's samples by the models that somebody saw (`confidences`)."""
+    """Confidences φ of a pool's samples by the models that somebody saw (`confidences`)."""
 
     final_S: Phi
     global_RS: Phi | None = None
-    """By the global model after each round, or after some of them in their order; None where they
+    """Confidences by the global model after each round or some of them, in order; None where they
     were not kept."""
     clients_RKS: Phi | None = None
-    """By each client's model after its local steps in these rounds, NaN where it was not in one.
+    """Confidences by each client's model after its local steps in these rounds; NaN out of a round.
     None where single updates travel encrypted: nobody sees them then."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Attack:
-    """One attack's scores of all samples, higher for "member"."""
+    """Scores of all samples by one attack, higher for "member"."""
 
     name: str
     observer: str
-    """Who can do this."""
+    """Party that can do this."""
     method: str
     score_S: Phi
 
 
 def attacks(pool: Candidates, seen: SeenModels, shadows: Shadows | None) -> Sequence[Attack]:
-    """All attacks that what was seen allows, with every sample of the pool scored.
+    """Return all attacks that what was seen allows, with every sample of the pool scored.
 
     Of rounds the second half counts, fixed beforehand: what is memorised shows late.
     """
@@ -76,9 +75,11 @@ def attacks(pool: Candidates, seen: SeenModels, shadows: Shadows | None) -> Sequ
         late, owner_S = _late(seen.clients_RKS), pool.client_S
         method = f"mean φ of the client's own models in the last {len(late)} rounds{like}"
         score_S = over_rounds(own_models(late, owner_S), expected_S)
-        found.append(Attack("updates", SERVER, method, score_S))
+        found.append(Attack("updates", UPDATE_READER, method, score_S))
         method = "the same against the other clients' models (after Zhu et al. 2025)"
-        found.append(Attack("updates, others", SERVER, method, against_others(late, owner_S)))
+        found.append(
+            Attack("updates, others", UPDATE_READER, method, against_others(late, owner_S))
+        )
     return found
 
 

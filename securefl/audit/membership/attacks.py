@@ -1,4 +1,4 @@
-"""Membership inference: scores that say of each sample whether it trained a model.
+"""Attacks on membership: scores that say of each sample whether it trained a model.
 
 Each attack is a function of φ (`confidences`), and gives a score per sample, higher for "member".
 Axes: N shadow models, R rounds, K clients, S samples, Z samples of the population.
@@ -12,25 +12,25 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.audit.membership.confidences import Phi, losses
+from securefl.audit.membership.candidates import Phi, losses
 from securefl.errors import DataError
 
 GAMMA = 1.0
 OFFLINE_A = 0.3
-"""RMIA's a, where nothing is known of how well members are learnt."""
+"""Value of RMIA's a, where nothing is known of how well members are learnt."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Shadows:
-    """What shadow models say of each sample, and which of them it trained."""
+    """Confidences of shadow models in each sample, and which of them it trained."""
 
     phi_NS: Phi
     trained_NS: NDArray[np.bool_]
 
     @classmethod
     def of(cls, phi: ArrayLike, trained: ArrayLike) -> Shadows:
-        """Raises DataError where a sample has trained all of them, or shapes differ."""
+        """Check shapes; raises DataError where they differ, or a sample trained all models."""
         phi_NS, trained_NS = np.asarray(phi, np.float64), np.asarray(trained, bool)
         if phi_NS.shape != trained_NS.shape or phi_NS.ndim != 2:
             raise DataError(
@@ -42,22 +42,22 @@ class Shadows:
         return cls(phi_NS, trained_NS)
 
     def only(self, chosen: NDArray[np.int64] | NDArray[np.bool_]) -> Shadows:
-        """The same models on these samples alone."""
+        """Return the same models on these samples alone."""
         return Shadows(self.phi_NS[:, chosen], self.trained_NS[:, chosen])
 
     @property
     def n_out_S(self) -> NDArray[np.int64]:
-        """How many models each sample has not trained."""
+        """Number of models that each sample has not trained."""
         n_S: NDArray[np.int64] = (~self.trained_NS).sum(axis=0)
         return n_S
 
     def mean_out_S(self) -> Phi:
-        """μ of each sample over the models that it has not trained."""
+        """Return μ of each sample over the models that it has not trained."""
         sum_S: Phi = np.where(self.trained_NS, 0.0, self.phi_NS).sum(axis=0)
         return sum_S / self.n_out_S
 
     def own_deviation_S(self) -> Phi:
-        """σ of each sample over the models that it has not trained; needs many of them.
+        """Return σ of each sample over the models that it has not trained; needs many of them.
 
         Raises:
             DataError: a sample has fewer than two such models.
@@ -67,7 +67,7 @@ class Shadows:
         return np.sqrt(self._squares_S() / (self.n_out_S - 1))
 
     def pooled_deviation(self) -> float:
-        """σ within samples, one for all: for few models. The means' own differences are no part.
+        """Return σ within samples, one for all: for few models. Differences of means are no part.
 
         Raises:
             DataError: no sample has two models that it did not train.
@@ -84,12 +84,12 @@ class Shadows:
 
 
 def loss_attack(target_S: Phi) -> Phi:
-    """The negative loss (Yeom et al., IEEE CSF 2018, Adversary 2): members are fitted better."""
+    """Return the negative loss: members are fitted better (Yeom et al., CSF 2018, Adversary 2)."""
     return -losses(target_S)
 
 
 def lira(target_S: Phi, shadows: Shadows, deviation: ArrayLike) -> Phi:
-    """(φ - μ_out) / σ_out: offline LiRA (Carlini et al., IEEE S&P 2022, section V and VI).
+    """Return (φ - μ_out) / σ_out: offline LiRA (Carlini et al., IEEE S&P 2022, sections V, VI).
 
     Their score is Pr[N(μ_out, σ_out²) < φ]. This is its argument, in the same order and without
     ties where the probability is 1 in floating point. Where σ_out is 0 it counts as 1e-9.
@@ -109,7 +109,7 @@ def rmia(
     gamma: float = GAMMA,
     a: float = OFFLINE_A,
 ) -> Phi:
-    """Pr_z[LR(x, z) ≥ γ]: offline RMIA (Zarifzadeh, Liu, Shokri, ICML 2024).
+    """Return Pr_z[LR(x, z) ≥ γ]: offline RMIA (Zarifzadeh, Liu, Shokri, ICML 2024).
 
     LR(x, z) = (Pr(x|θ) / Pr(x)) / (Pr(z|θ) / Pr(z)), where Pr(x) = ((1 + a) Pr(x)_out + 1 - a) / 2
     stands for the mean over models with and without x. All is computed in logarithms.
@@ -140,7 +140,7 @@ def rmia(
 
 
 def likelihood_ratio(target_S: Phi, shadows: Shadows, a: float = OFFLINE_A) -> Phi:
-    """As log Pr(x|θ) - log Pr(x): RMIA's order of the samples, without ties."""
+    """Return log Pr(x|θ) - log Pr(x): RMIA's order of the samples, without ties."""
     log_p_NS = np.where(shadows.trained_NS, -np.inf, -losses(shadows.phi_NS))
     log_out_S = np.logaddexp.reduce(log_p_NS, axis=0) - np.log(shadows.n_out_S)
     known = np.log1p(a) - np.log(2) + log_out_S
@@ -149,7 +149,7 @@ def likelihood_ratio(target_S: Phi, shadows: Shadows, a: float = OFFLINE_A) -> P
 
 
 def over_rounds(phi_RS: Phi, expected_S: Phi | None = None) -> Phi:
-    """φ by the models of several rounds, on average, above what is expected of each sample.
+    """Return the mean φ by the models of several rounds, above what is expected of each sample.
 
     Several models of one training can tell more than its last ("multi-temporal", Zhu et al.).
     Models of single rounds are less sure than finished ones, shadows among them. So what is
@@ -172,13 +172,13 @@ def over_rounds(phi_RS: Phi, expected_S: Phi | None = None) -> Phi:
 
 
 def own_models(phi_RKS: Phi, client_S: NDArray[np.int64]) -> Phi:
-    """φ of each sample by the models of the client whose it is or would be, shape (R, S)."""
+    """Return φ of each sample by the models of the client whose it is or would be, shape (R, S)."""
     own_RS: Phi = phi_RKS[:, client_S, np.arange(len(client_S))]
     return own_RS
 
 
 def against_others(phi_RKS: Phi, client_S: NDArray[np.int64]) -> Phi:
-    """(φ_i - μ) / σ over the other clients' models, mean over rounds.
+    """Return (φ_i - μ) / σ over the other clients' models, mean over rounds.
 
     After FedMIA (Zhu et al., CVPR 2025).
     The others have not trained client i's samples, so theirs is the distribution of a non-member.

@@ -1,22 +1,27 @@
-"""Samples of which an attack has to say whether they trained: members, and others like them.
+"""Candidates: samples that an attack tells apart, and how sure a model is of each.
 
 An attack that only tells classes apart, or clients, must learn nothing. So non-members are dealt to
 clients label by label, as clients have them, and what is compared has for each client and label as
 many members to a non-member.
+
+Of a sample with label y the model says p = Pr(y | x). Attacks go by φ = log(p / (1 - p)), which is
+about normal over models (Carlini et al., IEEE S&P 2022, section V). All else follows from it: the
+loss is log(1 + e^-φ), without cancellation even where p is 1 in floating point.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
 
-from securefl.data.samples import whole
+from securefl.algorithms.algorithm import Loss
+from securefl.data.samples import Samples, in_order, whole
 from securefl.errors import DataError
 from securefl.task import Task
 
@@ -31,20 +36,20 @@ class Candidates:
     x: Tensor
     y: Tensor
     client_S: Ints
-    """Whose the sample is, or would be, as its number in the task."""
+    """Client whose the sample is, or would be, by its number in the task."""
     cell_S: Ints
-    """One number for each client and label."""
+    """Number for each pair of client and label."""
     member_S: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.member_S)
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch (x, y) of these indices."""
+        """Return the batch (x, y) of these indices."""
         return self.x[index], self.y[index]
 
     def compared(self, rng: np.random.Generator) -> Ints:
-        """Indices of samples with the same ratio of members to non-members in each cell.
+        """Draw indices of samples with the same ratio of members to non-members in each cell.
 
         The ratio is a whole number, the one that leaves most to compare: 1 / (1/members + 1/others)
         is largest. In cells with too few members others are left out.
@@ -72,7 +77,7 @@ class Candidates:
 
 
 def candidates(task: Task, rng: np.random.Generator) -> Candidates:
-    """All that clients train on, and test samples of the labels that they have.
+    """Return all that clients train on, and test samples of the labels that they have.
 
     Each client's own test data stay with it; of data that all share each sample goes to one client,
     drawn by how many of its label each has. Samples of labels that no client has are left out, and
@@ -104,12 +109,12 @@ def candidates(task: Task, rng: np.random.Generator) -> Candidates:
 
 
 def _others(sizes: Iterable[tuple[int, int]], ratio: int) -> int:
-    """Non-members that are left where each has so many members in its cell."""
+    """Return how many non-members are left where each has so many members in its cell."""
     return sum(min(o, m // ratio) for m, o in sizes)
 
 
 def _dealt(label_S: Ints, label_of: Sequence[Ints], rng: np.random.Generator) -> Ints:
-    """The client of each sample, by shares of its label; -1 for labels that nobody has."""
+    """Return the client of each sample, by shares of its label; -1 for labels that nobody has."""
     client_S = np.full(len(label_S), -1)
     for label in np.unique(label_S):
         where = rng.permutation(np.flatnonzero(label_S == label))
@@ -125,3 +130,70 @@ def _labels(y: Tensor) -> Ints:
     if y.dim() != 1 or y.is_floating_point():
         return np.zeros(len(y), np.int64)
     return y.cpu().numpy().astype(np.int64)
+
+
+LARGEST = 700.0
+"""Largest |φ|: beyond, p or 1 - p is no number in float64."""
+Phi: TypeAlias = NDArray[np.float64]
+
+
+def confidences(model: nn.Module, data: Samples, loss: Loss) -> Phi:
+    """Return φ of each sample, shape (samples,), within ±700; the model is left in evaluation mode.
+
+    Of a classifier that gives one label for a sample p is its softmax, whatever it was trained by.
+    Of any other model p = e^-loss: for mean squared errors the likelihood under normal noise, up to
+    its scale.
+
+    Raises:
+        DataError: the model gives no numbers, or the loss of a sample is negative.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    found = []
+    with torch.no_grad():
+        for batch in in_order(data):
+            x, y = (tensor.to(device) for tensor in batch)
+            found.append(_batch(model(x), y, loss).to("cpu", torch.float64).numpy())
+    phi_S = np.concatenate(found)
+    if np.isnan(phi_S).any():
+        raise DataError("the model's output is not a number for some sample: it has diverged")
+    return _bounded(phi_S)
+
+
+def of_losses(losses: ArrayLike) -> Phi:
+    """Return φ where p = e^-loss: -loss - log(1 - e^-loss), within ±700.
+
+    Raises:
+        DataError: a loss below zero, which is no probability's.
+    """
+    loss = np.asarray(losses, dtype=np.float64)
+    if not (loss >= 0).all():
+        raise DataError("a sample's loss is negative or not a number: e^-loss is no probability")
+    with np.errstate(divide="ignore"):
+        return _bounded(-loss - np.log(-np.expm1(-loss)))
+
+
+def losses(phi: Phi) -> Phi:
+    """Return -log p = log(1 + e^-φ), of any shape."""
+    found: Phi = np.logaddexp(0.0, -phi)
+    return found
+
+
+def _bounded(phi: Phi) -> Phi:
+    return np.clip(phi, -LARGEST, LARGEST)
+
+
+def _batch(output: Any, y: Tensor, loss: Loss) -> Tensor:
+    if isinstance(output, Tensor) and output.dim() == 2 and y.dim() == 1:
+        return _of_logits(output.double(), y)
+    each = [float(loss(output[i : i + 1], y[i : i + 1])) for i in range(len(y))]
+    return torch.from_numpy(of_losses(each))
+
+
+def _of_logits(logit_BC: Tensor, y_B: Tensor) -> Tensor:
+    """Return log p - log(1 - p) = z_y - log Σ_{c ≠ y} e^{z_c}.
+
+    Nothing that is near 1 is subtracted.
+    """
+    own_B = logit_BC.gather(1, y_B[:, None])[:, 0]
+    return own_B - logit_BC.scatter(1, y_B[:, None], -torch.inf).logsumexp(dim=1)

@@ -1,10 +1,4 @@
-"""The chapter on membership: whether somebody can tell who trained, by what they saw.
-
-The verdict. An attack is found where its AUC or its true positive rate at 1 % false positives has a
-probability of less than 5 % under chance, divided by the number of all such tests (Bonferroni).
-None found: the run holds. One found: it is weak. It leaks where an attack that is found has an AUC
-of 0.7 or more, or recognises a tenth of the members at 1 % false positives (ten times chance), by
-the lower end of the interval. With fewer than 30 members or non-members the chapter stays open.
+"""Section on membership: whether somebody can tell who trained, by what they saw.
 
 ROC curves on logarithmic axes, where few false alarms can be seen (Carlini et al., 2022).
 """
@@ -12,54 +6,41 @@ ROC curves on logarithmic axes, where few false alarms can be seen (Carlini et a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from securefl.audit.findings import FindingsTable, Number, Picture, Section, Verdict
+from securefl.audit.findings import FindingsTable, Number, Picture, Section
 from securefl.audit.membership.attackers import Attack, SeenModels, attacks
 from securefl.audit.membership.attacks import Shadows
 from securefl.audit.membership.candidates import Candidates, Ints
+from securefl.audit.membership.verdict import (
+    ALARM,
+    RULES,
+    STRONG_AREA,
+    STRONG_RATE,
+    Compared,
+    MeasuredAttack,
+)
+from securefl.audit.rules import decided
 from securefl.audit.statistics import (
     FEWEST_FOR,
     Interval,
     Roc,
-    chance_of_area,
-    chance_of_rate,
-    least_visible_area,
+    p_value_of_area,
+    p_value_of_rate,
 )
 from securefl.errors import DataError
 from securefl.report.plots import COLOURS, STYLES, bare, png
 
-ALARM = 0.05
-STRONG_AREA, STRONG_RATE = 0.7, 0.1
-FEWEST = 30
 KEY, TITLE = "membership", "Membership inference"
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Measured:
-    attack: Attack
-    roc: Roc
-    area: Interval
-    rate: Interval | None
-    """At 1 % false positives; None where there are too few non-members."""
-    chance: float
-    """The least probability under chance of the attack's tests."""
-
-    @property
-    def strong(self) -> bool:
-        return self.area.low >= STRONG_AREA or bool(self.rate and self.rate.low >= STRONG_RATE)
-
-
-def membership_chapter(
+def membership_section(
     pool: Candidates, seen: SeenModels, shadows: Shadows | None, *, seed: int
 ) -> Section:
-    """What attacks make of what was seen, on as many samples as can be compared fairly.
+    """Attack what was seen, on as many samples as can be compared fairly.
 
     Args:
         pool: `candidates` of the run's task.
@@ -78,79 +59,43 @@ def membership_chapter(
     tried = attacks(pool, seen, shadows)
     n_tests = len(tried) * (1 + (others >= FEWEST_FOR[0.01]))
     found = [_measured(attack, chosen, member_S, rng) for attack in tried]
-    alarmed = [each for each in found if each.chance < ALARM / n_tests]
-    best = min(found, key=lambda each: (each.chance, -each.area.value))
     rare, refusal = _rare(found, seed, rng)
-    verdict = _verdict(alarmed, min(members, others))
-    words = {
-        Verdict.OPEN: f"Only {members} training and {others} test records could be compared.",
-        Verdict.HOLDS: _holds(len(tried), members, others, ALARM / n_tests),
-        Verdict.WEAK: _told("slightly better than by chance", best),
-        Verdict.LEAKS: _told("clearly", best),
-    }[verdict]
+    compared = Compared(found, members, others, ALARM / n_tests)
+    verdict, words = decided(RULES, compared)
     return Section(
         KEY,
         TITLE,
         verdict,
         words + _uneven(shadows, chosen, member_S),
         [number for each in found for number in _numbers(each, seed)] + rare,
-        [_table(found, alarmed)],
-        [_picture({each.attack.name: each.roc for each in found}, members, others)],
+        [_table(found, compared.alarmed)],
+        [_picture({each.name: each.roc for each in found}, members, others)],
         [*refusal, *_notes(members, others, shadows)],
     )
 
 
 def _measured(
     attack: Attack, chosen: Ints, member_S: NDArray[np.bool_], rng: np.random.Generator
-) -> _Measured:
+) -> MeasuredAttack:
     score_S = attack.score_S[chosen]
     scored_S = ~np.isnan(score_S)  # not those of clients that were in no round
     roc = Roc.of(score_S[member_S & scored_S], score_S[~member_S & scored_S])
-    rate, chances = None, [chance_of_area(roc)]
+    rate, chances = None, [p_value_of_area(roc)]
     if len(roc.others) >= FEWEST_FOR[0.01]:
         rate = roc.tpr_at(0.01, rng)
-        chances.append(chance_of_rate(roc, 0.01))
-    return _Measured(attack, roc, roc.auc(rng), rate, min(chances))
-
-
-def _verdict(alarmed: Sequence[_Measured], fewer: int) -> Verdict:
-    if fewer < FEWEST:
-        return Verdict.OPEN
-    if not alarmed:
-        return Verdict.HOLDS
-    return Verdict.LEAKS if any(each.strong for each in alarmed) else Verdict.WEAK
-
-
-def _holds(n_attacks: int, members: int, others: int, probability: float) -> str:
-    visible = least_visible_area(members, others, probability)
-    return (
-        f"None of {n_attacks} attacks told training records from others better than by chance. An "
-        f"attack that picks the training record out of two in {visible:.0%} of the cases (50 % is "
-        f"guessing) would have been noticed with these {members} and {others} records."
+        chances.append(p_value_of_rate(roc, 0.01))
+    return MeasuredAttack(
+        attack.name, attack.observer, attack.method, roc, roc.auc(rng), rate, min(chances)
     )
-
-
-def _told(how: str, best: _Measured) -> str:
-    words = (
-        f"Who has seen enough can tell {how} which records were trained on. The attack "
-        f"{best.attack.name!r}, open to {best.attack.observer}, picks the training record out of "
-        f"two in {best.area.value:.0%} of the cases (50 % is guessing)."
-    )
-    if best.rate and best.rate.low > 0.01:
-        words += (
-            f" It recognises {best.rate.value:.1%} of the training records while it is wrong about "
-            "one other record in a hundred (1 % is guessing)."
-        )
-    return words
 
 
 def _uneven(shadows: Shadows | None, chosen: Ints, member_S: NDArray[np.bool_]) -> str:
-    """A warning where training and test records differ for models that have seen neither."""
+    """Return a warning where records differ even for models that have seen neither."""
     if shadows is None:
         return ""
     expected_S = shadows.mean_out_S()[chosen]
     sides = [Roc.of(expected_S[a], expected_S[~a]) for a in (member_S, ~member_S)]
-    if min(chance_of_area(roc) for roc in sides) >= 0.005:
+    if min(p_value_of_area(roc) for roc in sides) >= 0.005:
         return ""
     return (
         " Training and test records differ even for models that trained on neither, so a part of "
@@ -158,8 +103,8 @@ def _uneven(shadows: Shadows | None, chosen: Ints, member_S: NDArray[np.bool_]) 
     )
 
 
-def _numbers(found: _Measured, seed: int) -> list[Number]:
-    name, method = found.attack.name, found.attack.method
+def _numbers(found: MeasuredAttack, seed: int) -> list[Number]:
+    name, method = found.name, found.method
     numbers = [Number.of(f"AUC, {name}", found.area, method, seed)]
     if found.rate:
         numbers.append(Number.of(f"TPR at 1 % FPR, {name}", found.rate, method, seed, "%"))
@@ -167,11 +112,11 @@ def _numbers(found: _Measured, seed: int) -> list[Number]:
 
 
 def _rare(
-    found: Sequence[_Measured], seed: int, rng: np.random.Generator
+    found: Sequence[MeasuredAttack], seed: int, rng: np.random.Generator
 ) -> tuple[list[Number], list[str]]:
-    """True positive rates at 0.1 %, or why there are none."""
+    """Return true positive rates at 0.1 %, or why there are none."""
     try:
-        rates = [(each.attack, each.roc.tpr_at(0.001, rng)) for each in found]
+        rates = [(each, each.roc.tpr_at(0.001, rng)) for each in found]
     except DataError as error:
         return [], [f"Not given: {error}."]
     return [
@@ -180,11 +125,11 @@ def _rare(
     ], []
 
 
-def _table(found: Sequence[_Measured], alarmed: Sequence[_Measured]) -> FindingsTable:
+def _table(found: Sequence[MeasuredAttack], alarmed: Sequence[MeasuredAttack]) -> FindingsTable:
     rows = [
         (
-            each.attack.name,
-            each.attack.observer,
+            each.name,
+            each.observer,
             _shown(each.area, ".3f"),
             _shown(each.rate, ".1%") if each.rate else "too few records",
         )
@@ -234,7 +179,7 @@ def _notes(members: int, others: int, shadows: Shadows | None) -> list[str]:
 
 
 def roc_plot(attacks: Mapping[str, Roc]) -> bytes:
-    """A PNG with a curve for each attack by name, and the diagonal of chance.
+    """Return a PNG with a curve for each attack by name, and the diagonal of chance.
 
     It begins where one non-member is a false alarm: nothing is known to the left of it.
     """

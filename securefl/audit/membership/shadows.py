@@ -1,4 +1,4 @@
-"""Shadow models: what a run's settings make of other samples of the same data.
+"""Shadow models: models that a run's settings make of other samples of the same data.
 
 Members and non-members of the run are one pool, of which each shadow model leaves out as large a
 part as the run did: its federation has the run's clients, of about the run's sizes and labels. In
@@ -24,8 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from securefl.audit.membership.attacks import Shadows
-from securefl.audit.membership.candidates import Candidates
-from securefl.audit.membership.confidences import Phi, confidences
+from securefl.audit.membership.candidates import Candidates, Phi, confidences
 from securefl.build.run import run
 from securefl.errors import ConfigError
 from securefl.runs.folder_reader import RoundMetrics
@@ -36,7 +35,7 @@ from securefl.task import Task
 
 MOST_PARTS = 8
 OnShadow = Callable[[int, int], None]
-"""Called with how many models are done, and of how many."""
+"""Callback with how many models are done, and of how many."""
 _Job = tuple[Config, Task, Candidates, NDArray[np.bool_]]
 
 
@@ -50,7 +49,7 @@ def train_shadows(  # noqa: PLR0913  (what may be chosen of them)
     workers: int = 1,
     on_shadow: OnShadow | None = None,
 ) -> Shadows:
-    """φ of all of the pool's samples by models of which `passes` have not trained on each.
+    """Return φ of all of the pool's samples by models of which `passes` have not trained on each.
 
     Everything starts from the task's own model, as in the run: that model is no secret. The same
     seed gives the same parts and batches.
@@ -89,7 +88,7 @@ def train_shadows(  # noqa: PLR0913  (what may be chosen of them)
 
 
 def parts(pool: Candidates, passes: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which samples train each model, shape (models, samples).
+    """Draw which samples train each model, shape (models, samples).
 
     A pass has as many models as there are parts of the non-members' size in the pool, two to eight;
     each leaves out one part, of every client and label alike.
@@ -104,7 +103,7 @@ def parts(pool: Candidates, passes: int, rng: np.random.Generator) -> NDArray[np
 
 
 def in_the_clear(config: Config) -> Config:
-    """The same training without keys, without a budget's stop, and with noise that repeats.
+    """Return the same training without keys, without a budget's stop, with noise that repeats.
 
     Raises:
         ConfigError: the settings need ciphertexts.
@@ -120,7 +119,7 @@ def in_the_clear(config: Config) -> Config:
 def _seeded(
     config: Config, entropy: tuple[int, int], pool: Candidates, trained_S: NDArray[np.bool_]
 ) -> Config:
-    """With a seed of the model's own, and no more records than its smallest client has."""
+    """Return settings with a seed of the model's own, and no more records than any client has."""
     drawn = int(np.random.SeedSequence(entropy).generate_state(1)[0])
     changes: dict[str, dict[str, Any]] = {"run": {"seed": drawn}}
     if config.privacy.records is not None:
@@ -151,17 +150,17 @@ def _done(jobs: list[_Job], workers: int) -> Iterator[Phi]:
 
 
 class _Worker:
-    """This process, where it trains shadows for another."""
+    """State of a process that trains shadows for another."""
 
     stop: ClassVar[Event | None] = None
 
 
 class _Stopped(Exception):
-    """Nobody waits for this model any more."""
+    """End of a model for which nobody waits any more."""
 
 
 def _begin(stop: Event) -> None:
-    """In a process of its own; Ctrl-C is for its parent to handle."""
+    """Prepare a process of its own; Ctrl-C is for its parent to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     _Worker.stop = stop

@@ -1,7 +1,4 @@
-"""The chapter on tracing: who can tell from a statistic whether a record went into it.
-
-What tracing comes to, in plain words.
-"""
+"""Section on tracing: who can tell from a statistic whether a record went into it."""
 
 from __future__ import annotations
 
@@ -13,17 +10,18 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from securefl.audit.findings import FindingsTable, Number, Picture, Section, Verdict
+from securefl.audit.findings import FindingsTable, Number, Picture, Section
+from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
-from securefl.audit.tracing.differencing import Differenced
-from securefl.audit.tracing.experiment import Others, Release
-from securefl.audit.tracing.likelihood import private_limit
-from securefl.audit.tracing.setup import EFFORTS, SentStatistics, Shown, TracingSetup
+from securefl.audit.tracing.differencing import Differenced, Setting, differenced
+from securefl.audit.tracing.likelihood import Others, private_limit
+from securefl.audit.tracing.setup import EFFORTS, Release, TracingSetup
+from securefl.audit.tracing.verdict import RULES, SentStatistics, Shown, Traced, told_apart
 from securefl.data.split import Labelled
 from securefl.report.plots import COLOURS, STYLES, bare, png
 
 N, TEN, SIGMA = 16, 10, 4.0
-"""Of the figures that are compared between runs."""
+"""Records, clients and noise of the figures that are compared between runs."""
 _METHOD = (
     "AUC of the likelihood ratio under a Gaussian with the covariance of public records (Homer et "
     "al. 2008; Sankararaman et al. 2009; Dwork et al. 2015)"
@@ -34,7 +32,7 @@ Curves = Mapping[str, Mapping[int, Interval]]
 """AUCs by statistic and n."""
 
 
-def tracing_chapter(
+def tracing_section(
     model: nn.Module,
     pool: Labelled,
     public: Tensor,
@@ -42,7 +40,7 @@ def tracing_chapter(
     seed: int,
     effort: Literal["quick", "full"] = "quick",
 ) -> Section:
-    """How well records are traced in what this run's model makes of its clients' data.
+    """Trace records in what this run's model makes of its clients' data.
 
     Args:
         model: with the state that is broadcast; left as it was.
@@ -57,13 +55,13 @@ def tracing_chapter(
         DataError: too few records.
     """
     rng = np.random.default_rng(seed)
-    bench = TracingSetup(model, pool, public, sent, rng, EFFORTS[effort])
-    curves = _curves(bench)
-    compared = _compared(bench, curves)
-    two_sums = _TwoSums.of(bench.differenced(N), rng)
-    run = _run(bench, sent)
+    setup = TracingSetup(model, pool, public, sent, rng, EFFORTS[effort])
+    curves = _curves(setup)
+    compared = _compared(setup, curves)
+    two_sums = _TwoSums.of(_differenced(setup), rng)
+    run = _run(setup, sent)
     auc = run.auc if run else None
-    verdict, words = judged(sent, auc, two_sums.exact, two_sums.private)
+    verdict, words = decided(RULES, Traced(sent, auc, two_sums.exact, two_sums.private))
     found = {**compared, **two_sums.aucs(sent.client_sigma), **({run.name: run.auc} if run else {})}
     numbers = [
         *(Number.of(name, auc, two_sums.method(name), seed) for name, auc in found.items()),
@@ -107,24 +105,24 @@ PROFILE, MEANS = "one client's profile", "its means alone"
 NOISY, OF_TEN = f"its profile, noise of σ = {SIGMA:g}", f"sum of {TEN} clients"
 
 
-def _curves(bench: TracingSetup) -> dict[str, dict[int, Interval]]:
-    """Each statistic at all sizes for which there are records."""
+def _curves(setup: TracingSetup) -> dict[str, dict[int, Interval]]:
+    """Return the AUC of each statistic at all sizes for which there are records."""
     one: dict[str, Release] = {
-        PROFILE: bench.profiles,
-        MEANS: bench.means,
-        NOISY: bench.private(SIGMA),
+        PROFILE: setup.profiles,
+        MEANS: setup.means,
+        NOISY: setup.private(SIGMA),
     }
-    sizes = bench.effort.sizes
+    sizes = setup.effort.sizes
     found = {
-        name: {n: bench.auc(release, n) for n in sizes if n <= max(N, bench.most())}
+        name: {n: setup.auc(release, n) for n in sizes if n <= max(N, setup.most())}
         for name, release in one.items()
     }
-    of_ten = {n: bench.auc(bench.profiles, n, TEN) for n in sizes if n <= bench.most(TEN)}
+    of_ten = {n: setup.auc(setup.profiles, n, TEN) for n in sizes if n <= setup.most(TEN)}
     return {**found, OF_TEN: of_ten}
 
 
-def _compared(bench: TracingSetup, curves: Curves) -> dict[str, Interval]:
-    """What is reported of every run, at n = 16."""
+def _compared(setup: TracingSetup, curves: Curves) -> dict[str, Interval]:
+    """Return what is reported of every run, at n = 16."""
     found = {
         f"AUC, a profile of {N}": curves[PROFILE][N],
         f"AUC, means alone of {N}": curves[MEANS][N],
@@ -133,44 +131,60 @@ def _compared(bench: TracingSetup, curves: Curves) -> dict[str, Interval]:
     if N in curves[OF_TEN]:
         found[f"AUC, a sum of {TEN} clients of {N}"] = curves[OF_TEN][N]
     others = Others.SAME_CLASS
-    found[f"AUC, a profile of {N}, told from the same class"] = bench.auc(
-        bench.profiles, N, others=others
+    found[f"AUC, a profile of {N}, told from the same class"] = setup.auc(
+        setup.profiles, N, others=others
     )
-    if bench.layers:
-        found[f"AUC, all BN layers' statistics of {N}"] = bench.auc(bench.layers, N)
+    if setup.layers:
+        found[f"AUC, all BN layers' statistics of {N}"] = setup.auc(setup.layers, N)
     return found
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What this very run shows."""
+    """Result for what this very run shows."""
 
     name: str
     auc: Interval
 
 
-def _run(bench: TracingSetup, sent: SentStatistics) -> _Run | None:
-    """None where nobody reads a statistic, or nobody one without clients' noise."""
+def _run(setup: TracingSetup, sent: SentStatistics) -> _Run | None:
+    """Trace what this run shows; None where nobody reads it, or only with clients' noise."""
     if sent.worst not in {Shown.EACH, Shown.TOTALS} or sent.client_sigma is not None:
         return None
-    of_layers = sent.statistics is sent.worst and bench.layers
-    release: Release = bench.layers if of_layers and bench.layers else bench.profiles
+    of_layers = sent.statistics is sent.worst and setup.layers
+    release: Release = setup.layers if of_layers and setup.layers else setup.profiles
     what = "all BN layers' statistics" if of_layers else "a profile"
     if sent.sigma is not None:
-        release, what = bench.private(sent.sigma), f"{what} with noise, σ = {sent.sigma:g}"
+        release, what = setup.private(sent.sigma), f"{what} with noise, σ = {sent.sigma:g}"
     n_clients = 1 if sent.worst is Shown.EACH else sent.n_clients
-    n = max(min(sent.n_records, bench.most(n_clients)), 2)
+    n = max(min(sent.n_records, setup.most(n_clients)), 2)
     whose = "one client" if n_clients == 1 else f"{n_clients} clients"
-    found = bench.auc(release, n, n_clients)
+    found = setup.auc(release, n, n_clients)
     least = "" if n == sent.n_records else f" ({n_clients} x {n} were tested)"
     return _Run(f"AUC, this run: {what} of {whose}, {sent.n_records} records each{least}", found)
+
+
+_SEALED = 128
+"""Values of a statistic that all trials are sealed of."""
+_FEWEST_TRIALS = 100
+
+
+def _differenced(setup: TracingSetup) -> Differenced:
+    """Ask for sums of the run's least number of clients, or of three where those are too many."""
+    sent, trials, profiles = setup.sent, setup.effort.trials, setup.profiles
+    least = sent.least if setup.most(2 * sent.least + 1) >= N else 3
+    sigma = 1.0 if sent.client_sigma is None else sent.client_sigma
+    # Wide statistics fill many ciphertexts: of these fewer are asked for.
+    fitting = _SEALED * trials // profiles.moments.pool_NV.shape[1]
+    setting = Setting(N, least, min(trials, max(fitting, _FEWEST_TRIALS)), sigma)
+    return differenced(profiles, setup.labels_N, setting, setup.rng)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _TwoSums:
-    """What the difference of two sums shows of the client that is in one alone."""
+    """Results for the difference of two sums: what it shows of the client in one alone."""
 
     found: Differenced
     exact: Interval
@@ -179,11 +193,11 @@ class _TwoSums:
 
     @classmethod
     def of(cls, found: Differenced, rng: np.random.Generator) -> _TwoSums:
-        """With intervals."""
+        """Add intervals."""
         return cls(found, *(roc.auc(rng) for roc in (found.exact, found.redrawn, found.private)))
 
     def aucs(self, client_sigma: float | None) -> dict[str, Interval]:
-        """By name."""
+        """Return the AUCs by name."""
         sigma = 1.0 if client_sigma is None else client_sigma
         return {
             "AUC, difference of two sums": self.exact,
@@ -193,11 +207,11 @@ class _TwoSums:
 
     @staticmethod
     def method(name: str) -> str:
-        """How a number was found."""
+        """Return how a number was found."""
         return _DIFFERENCE if "difference" in name else _METHOD
 
     def table(self) -> FindingsTable:
-        """What was asked of the authority, and what it did."""
+        """Return what was asked of the authority, and what it did."""
         error = "10⁻⁶" if self.found.error < 1e-6 else f"{self.found.error:.0e}"
         opened = f"opened; the difference is the client's, to {error}"
         rows = (
@@ -210,7 +224,7 @@ class _TwoSums:
         alarming = frozenset(
             i
             for i, auc in ((2, self.exact), (3, self.redrawn), (4, self.private))
-            if level(auc) is not Verdict.HOLDS
+            if told_apart(auc)
         )
         columns = ("asked of the authority", "what it did", "AUC")
         return FindingsTable("Two sums that differ by one client", columns, rows, alarming)
@@ -246,71 +260,3 @@ def _figure(curves: Curves) -> Figure:
     bare(axes)
     axes.legend(frameon=False, fontsize=8)
     return figure
-
-
-NOTICED, PLAIN = 0.6, 0.75
-"""Where an AUC's whole interval is above, records are told apart somewhat, or plainly."""
-
-Said = tuple[Verdict, str]
-
-_GUESSING = "of cases (50 % is guessing)"
-_UNREAD: dict[Shown, Said] = {
-    Shown.NOT_SENT: (
-        Verdict.OPEN,
-        (
-            "No client of this run sends statistics or profiles, so nobody can trace a record in "
-            "them. The figures say what they would show."
-        ),
-    ),
-    Shown.HIDDEN: (
-        Verdict.HOLDS,
-        (
-            "Profiles travel encrypted, and only scores of them are opened: nobody reads the "
-            "statistics that a record could be traced in."
-        ),
-    ),
-}
-
-
-def judged(
-    sent: SentStatistics, run: Interval | None, difference: Interval, noisy: Interval
-) -> Said:
-    """A verdict on a run.
-
-    Args:
-        sent: what anybody sees of its statistics.
-        run: how well records are traced in just that; None where noise of clients is on it.
-        difference: how well in the difference of two totals of it.
-        noisy: how well in one with the clients' noise.
-    """
-    if sent.worst in _UNREAD:
-        return _UNREAD[sent.worst]
-    if run is None:
-        return _with_noise(noisy)
-    apart = f"says in {run.value:.0%} {_GUESSING} which of two records was in"
-    if sent.worst is Shown.EACH:
-        alarm = max(level(run), Verdict.WEAK, key=_ALARMS.index)
-        return alarm, f"The server reads each client's statistics, and {apart}."
-    found = level(run), f"Who reads a total of all clients {apart}."
-    if sent.sigma is not None or level(difference) is Verdict.HOLDS:
-        return found
-    return max(found[0], Verdict.WEAK, key=_ALARMS.index), (
-        f"{found[1]} But two totals that differ by one client, while the model stays, show that "
-        f"client as if it were in the clear ({difference.value:.0%}): the least number of clients "
-        "does not stop that. Noise does."
-    )
-
-
-_ALARMS = (Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
-
-
-def level(auc: Interval) -> Verdict:
-    """Of one figure by itself."""
-    return _ALARMS[(auc.low > NOTICED) + (auc.low > PLAIN)]
-
-
-def _with_noise(noisy: Interval) -> Said:
-    return level(noisy), (
-        "Each client adds noise to what it sends. Even from the difference of two totals, a reader "
-        f"says in {noisy.value:.0%} {_GUESSING} which of two records was in."
-    )

@@ -1,82 +1,105 @@
-"""What a run's model shows of its clients' records, ready to be traced.
+"""Setup of tracing: releases of a run's model, and the records that they are of.
 
-Axes: N records of the pool.
+Each trial releases a statistic of drawn records by the library's own code, and scores a member and
+a record that is none. Public records are neither. One of each a trial: so scores are independent,
+as `Roc` takes them to be.
+
+Axes: N records of the pool, B records that are scored, V values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from securefl.audit.statistics import Interval
-from securefl.audit.tracing.differencing import Differenced, Setting, differenced
-from securefl.audit.tracing.experiment import LARGEST_SHARE, Others, Release, traced
-from securefl.audit.tracing.seen_layers import (
-    Indices,
+from securefl.audit.statistics import Interval, Roc
+from securefl.audit.tracing.likelihood import Array, Indices, LikelihoodRatio, Others, drawn
+from securefl.audit.tracing.traceable import (
+    LayerStatistics,
+    Means,
+    PrivateSums,
+    Profiles,
     SeenLayers,
     seen_by_batch_norm,
     seen_by_profiles,
 )
-from securefl.audit.tracing.traceable import LayerStatistics, Means, PrivateSums, Profiles
+from securefl.audit.tracing.verdict import SentStatistics
 from securefl.data.split import Labelled
+from securefl.errors import DataError
 from securefl.norms.find import batch_norm_layers
+from securefl.privacy.randomness import Randomness, Seeded
+
+LARGEST_SHARE = 0.5
+"""Largest share of the pool in one release: beyond, the rest are too few and too much like it."""
 
 
-class Shown(StrEnum):
-    """How a statistic leaves a client."""
+class Release(Protocol):
+    """Statistic, and how an attacker who knows the population reads it."""
 
-    NOT_SENT = "not sent"
-    EACH = "in the clear: the server reads each client's"
-    TOTALS = "encrypted: totals over the clients are opened"
-    HIDDEN = "encrypted: no total of it is opened either"
+    def ratio(self, n: int) -> LikelihoodRatio:
+        """Return the likelihood ratio for statistics of n records."""
+
+    def statistic(self, clients: Sequence[Indices], randomness: Randomness) -> Array:
+        """Return the statistic of these records of the pool, as a mean of theirs, shape (V,)."""
+
+    def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
+        """Return scores of records of the pool, shape (B,)."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class SentStatistics:
-    """What a run's clients send of the statistics that can be traced."""
+def traced(  # noqa: PLR0913 -- what is released, of whom, and how often
+    release: Release,
+    labels_N: Indices,
+    n: int,
+    rng: np.random.Generator,
+    *,
+    trials: int,
+    n_clients: int = 1,
+    others: Others = Others.ALL,
+) -> Roc:
+    """Return the scores of a member and a non-member of each trial.
 
-    statistics: Shown
-    """Means and variances of BN layers."""
-    profiles: Shown
-    """FedProf's; encrypted ones are `HIDDEN`, since scores alone are opened."""
-    n_clients: int
-    """Whose statistics are in one total."""
-    n_records: int
-    """In one such statistic of the client with the fewest: its mini-batch, or all its data."""
-    least: int = 3
-    """exchange.min_clients."""
-    layer: str | None = None
-    """selection.layer, that is profiled."""
-    sigma: float | None = None
-    """Noise at record level on these statistics, privacy.statistics_sigma; None without."""
-    clip: float = 1.5
-    """privacy.statistics_clip."""
-    client_sigma: float | None = None
-    """Noise at client level, privacy.sigma; None without."""
+    Args:
+        release: whose statistic is traced.
+        labels_N: the pool's classes; zeros where it has none.
+        n: records of each client.
+        rng: draws records and noise.
+        trials: how often.
+        n_clients: whose records one statistic is of.
+        others: whom a member is told from.
 
-    @property
-    def worst(self) -> Shown:
-        """How that one leaves a client of which most is seen."""
-        order = (Shown.EACH, Shown.TOTALS, Shown.HIDDEN, Shown.NOT_SENT)
-        return min((self.statistics, self.profiles), key=order.index)
+    Raises:
+        DataError: too few records for so many in a release.
+    """
+    in_all = n * n_clients
+    if in_all > LARGEST_SHARE * len(labels_N):
+        raise DataError(
+            f"{n_clients} x {n} records in a release, of a pool of {len(labels_N)}: must be "
+            f"{LARGEST_SHARE:.0%} of it at most, or there is nobody to be told apart from"
+        )
+    ratio = release.ratio(in_all)
+    found = np.empty((trials, 2))
+    for trial, (members, pair) in enumerate(drawn(labels_N, in_all, trials, rng, others)):
+        seed = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        released_V = release.statistic(np.split(members, n_clients), Seeded(seed))
+        found[trial] = release.scores(ratio, released_V, pair)
+    return Roc.of(found[:, 0], found[:, 1])
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TracingEffort:
-    """How much is tried."""
+    """Effort of tracing: numbers of trials and records."""
 
     trials: int
     sizes: tuple[int, ...]
-    """Records n of a client."""
+    """Numbers n of records of a client."""
     pool: int
-    """Records that are drawn from, at most."""
+    """Number of records that are drawn from, at most."""
     public: int
 
 
@@ -84,11 +107,6 @@ EFFORTS = {
     "quick": TracingEffort(300, (4, 16, 64), 1500, 1000),
     "full": TracingEffort(2000, (4, 8, 16, 32, 64, 128), 5000, 2000),
 }
-
-
-_SEALED = 128
-"""Values of a statistic that all trials are sealed of."""
-_FEWEST_TRIALS = 100
 
 
 @final
@@ -104,13 +122,13 @@ class TracingSetup:
         rng: np.random.Generator,
         effort: TracingEffort,
     ) -> None:
-        """Raises DataError for too few public records."""
-        self.effort, self._sent, self._rng = effort, sent, rng
+        """Draw pool and public records; raises DataError for too few public ones."""
+        self.effort, self.sent, self.rng = effort, sent, rng
         chosen = torch.from_numpy(rng.permutation(len(pool[0]))[: effort.pool])
         x, y = pool[0][chosen], pool[1][chosen].cpu()
         known = public[torch.from_numpy(rng.permutation(len(public))[: effort.public])]
         # Of a regression, all are of one class.
-        self._labels_N: Indices = (
+        self.labels_N: Indices = (
             (torch.zeros(len(y)) if y.is_floating_point() else y).long().numpy()
         )
         self._seen: tuple[SeenLayers, SeenLayers] = (
@@ -125,33 +143,23 @@ class TracingSetup:
             self.layers = LayerStatistics.of(*both)
 
     def private(self, sigma: float) -> PrivateSums:
-        """With the run's clip."""
+        """Return the private sums with the run's clip, made once for each σ."""
         if sigma not in self._private:
-            self._private[sigma] = PrivateSums.of(*self._seen, self._sent.clip, sigma)
+            self._private[sigma] = PrivateSums.of(*self._seen, self.sent.clip, sigma)
         return self._private[sigma]
 
     def most(self, n_clients: int = 1) -> int:
-        """The most records of each client that a release may have."""
-        return int(LARGEST_SHARE * len(self._labels_N)) // n_clients
+        """Return the most records of each client that a release may have."""
+        return int(LARGEST_SHARE * len(self.labels_N)) // n_clients
 
     def auc(
         self, release: Release, n: int, n_clients: int = 1, others: Others = Others.ALL
     ) -> Interval:
-        """How often a member scores above another record.
+        """Return how often a member scores above another record.
 
         Raises:
             DataError: too few records for so many in a release.
         """
-        trials, labels_N, rng = self.effort.trials, self._labels_N, self._rng
+        trials, labels_N, rng = self.effort.trials, self.labels_N, self.rng
         found = traced(release, labels_N, n, rng, trials=trials, n_clients=n_clients, others=others)
         return found.auc(rng)
-
-    def differenced(self, n: int) -> Differenced:
-        """By the run's least number of clients, or by three where that are too many."""
-        least = self._sent.least if self.most(2 * self._sent.least + 1) >= n else 3
-        sigma = 1.0 if self._sent.client_sigma is None else self._sent.client_sigma
-        # Wide statistics fill many ciphertexts: of these fewer are asked for.
-        fitting = _SEALED * self.effort.trials // self.profiles.moments.pool_NV.shape[1]
-        trials = min(self.effort.trials, max(fitting, _FEWEST_TRIALS))
-        setting = Setting(n, least, trials, sigma)
-        return differenced(self.profiles, self._labels_N, setting, self._rng)

@@ -1,35 +1,115 @@
-"""Statistics that SecureFL releases, of a pool of records, and how an attacker reads them.
+"""Statistics that SecureFL releases, the layers they are of, and how an attacker reads them.
 
-Axes: N records of the pool, P public ones, B records that are scored, Q elements, V values.
+Axes: N records of the pool, P public ones, B records that are scored, Q elements or channels of all
+layers together, V values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from securefl.algorithms.profiling import profile
+from securefl.algorithms.profiling import profile, representing
 from securefl.audit.tracing.likelihood import (
     IMPOSSIBLE,
+    Array,
     Coordinates,
+    Indices,
     LikelihoodRatio,
     Population,
     impossible,
 )
-from securefl.audit.tracing.seen_layers import Array, Indices, SeenLayers
+from securefl.norms.find import batch_norm_layers
 from securefl.privacy.randomness import Randomness, noisy
 from securefl.privacy.record_moments import ChannelMoments, MomentRelease
+
+MAX_ELEMENTS = 512
+"""Number of elements that are looked at, evenly spaced: an attack on all would find no less."""
+_BATCH = 256
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SeenLayers:
+    """Mean and mean square of each element over a record's pixels; where it has none, h and h²."""
+
+    first_NQ: Array
+    second_NQ: Array
+
+
+def represented(model: nn.Module, layer: str | None, x: Tensor) -> Array:
+    """Return the layer's representation of each record, as profiles use it, shape (N, Q).
+
+    Raises:
+        DataError: as in `algorithms.profiling.profile`.
+    """
+    with representing(model, layer) as of:
+        rows = [of(batch).cpu().numpy() for batch in x.split(_BATCH)]
+    return _few(np.concatenate(rows))
+
+
+def seen_by_profiles(model: nn.Module, layer: str | None, x: Tensor) -> SeenLayers:
+    """Return what a profile is made of."""
+    h_NQ = represented(model, layer, x)
+    return SeenLayers(h_NQ, h_NQ**2)
+
+
+@torch.no_grad()
+def seen_by_batch_norm(model: nn.Module, x: Tensor) -> SeenLayers:
+    """Return what all BN layers get, of a model at rest: their statistics are means of this.
+
+    In training, layers above the first see records through the batch's own statistics, and differ.
+    """
+    device = next(model.parameters()).device
+    first, second = list[Array](), list[Array]()
+    with _inputs_of_batch_norm(model) as inputs:
+        for batch in x.split(_BATCH):
+            inputs.clear()
+            model(batch.to(device))
+            y = [i.double().reshape(len(i), i.shape[1], -1) for i in inputs]
+            first.append(np.concatenate([i.mean(2).cpu().numpy() for i in y], axis=1))
+            second.append(np.concatenate([i.square().mean(2).cpu().numpy() for i in y], axis=1))
+    return SeenLayers(_few(np.concatenate(first)), _few(np.concatenate(second)))
+
+
+@contextmanager
+def _inputs_of_batch_norm(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Put the model at rest, and yield the list to which inputs of its BN layers are added."""
+    inputs: list[Tensor] = []
+
+    def note(_layer: nn.Module, got: Any) -> None:
+        # Copied, as an activation that works in place may come next.
+        inputs.append(got[0].clone())
+
+    training = [(module, module.training) for module in model.modules()]
+    with ExitStack() as hooks:
+        for layer in batch_norm_layers(model).values():
+            hooks.callback(layer.register_forward_pre_hook(note).remove)
+        model.eval()
+        try:
+            yield inputs
+        finally:
+            for module, mode in training:
+                module.training = mode
+
+
+def _few(rows_NQ: Array) -> Array:
+    n = rows_NQ.shape[1]
+    if n <= MAX_ELEMENTS:
+        return rows_NQ
+    return rows_NQ[:, np.linspace(0, n - 1, MAX_ELEMENTS).round().astype(int)]
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceableMoments:
-    """What is known of (z, z²) of a layer, or of several: the pool's vectors and the public's."""
+    """Vectors (z, z²) of a layer, or of several, of pool and public."""
 
     at: Coordinates
     pool_NV: Array
@@ -37,14 +117,14 @@ class TraceableMoments:
 
     @classmethod
     def of(cls, pool: SeenLayers, public: SeenLayers) -> TraceableMoments:
-        """In the public's coordinates."""
+        """Put both in the public's coordinates."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         of_public = at.moments(public.first_NQ, public.second_NQ)
         pool_NV = at.moments(pool.first_NQ, pool.second_NQ)
         return cls(at, pool_NV, Population.of(of_public, n_blocks=2))
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
-        """The likelihood ratio; of records that cannot have been in, less than any."""
+        """Return the likelihood ratio; of records that cannot have been in, less than any."""
         rows_BV = self.pool_NV[records]
         never_B = impossible(released_V, rows_BV, ratio.n, self.at.tolerance_Q)
         return np.where(never_B, IMPOSSIBLE, ratio(released_V, rows_BV))
@@ -53,22 +133,22 @@ class TraceableMoments:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Profiles:
-    """FedProf's profile of all clients' records together: mean and variance, exact."""
+    """Profile of FedProf of all clients' records together: mean and variance, exact."""
 
     moments: TraceableMoments
     represented_NQ: Array
 
     @classmethod
     def of(cls, pool: SeenLayers, public: SeenLayers) -> Profiles:
-        """Of what `seen_by_profiles` gives."""
+        """Take what `seen_by_profiles` gives."""
         return cls(TraceableMoments.of(pool, public), pool.first_NQ)
 
     def ratio(self, n: int) -> LikelihoodRatio:
-        """Without noise."""
+        """Return the ratio without noise."""
         return self.moments.population.ratio(n)
 
     def statistic(self, clients: Sequence[Indices], randomness: Randomness) -> Array:
-        """By `profile`, over what the layer makes of the records."""
+        """Return what `profile` makes of the layer's outputs for the records."""
         del randomness
         batches = (torch.from_numpy(self.represented_NQ[records]) for records in clients)
         found = profile(_passing(), "0", batches, version=0)
@@ -76,7 +156,7 @@ class Profiles:
         return self.moments.at.moments(mean_Q, variance_Q + mean_Q**2)
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
-        """As `Moments`."""
+        """Return scores as `TraceableMoments`."""
         return self.moments.scores(ratio, released_V, records)
 
 
@@ -89,20 +169,20 @@ class LayerStatistics:
 
     @classmethod
     def of(cls, pool: SeenLayers, public: SeenLayers) -> LayerStatistics:
-        """Of what `seen_by_batch_norm` gives."""
+        """Take what `seen_by_batch_norm` gives."""
         return cls(TraceableMoments.of(pool, public))
 
     def ratio(self, n: int) -> LikelihoodRatio:
-        """Without noise."""
+        """Return the ratio without noise."""
         return self.moments.population.ratio(n)
 
     def statistic(self, clients: Sequence[Indices], randomness: Randomness) -> Array:
-        """All records' mean: a batch's, or the total of as many of each client."""
+        """Return all records' mean: a batch's, or the total of as many of each client."""
         del randomness
         return np.asarray(self.moments.pool_NV[np.concatenate(clients)].mean(axis=0))
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
-        """As `Moments`."""
+        """Return scores as `TraceableMoments`."""
         return self.moments.scores(ratio, released_V, records)
 
 
@@ -116,29 +196,29 @@ class Means:
 
     @classmethod
     def of(cls, pool: SeenLayers, public: SeenLayers) -> Means:
-        """In the public's coordinates."""
+        """Put both in the public's coordinates."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         z_NQ, z_PQ = ((s.first_NQ - at.mean_Q) / at.unit_Q for s in (pool, public))
         return cls(z_NQ, Population.of(z_PQ))
 
     def ratio(self, n: int) -> LikelihoodRatio:
-        """Without noise."""
+        """Return the ratio without noise."""
         return self.population.ratio(n)
 
     def statistic(self, clients: Sequence[Indices], randomness: Randomness) -> Array:
-        """All records' mean."""
+        """Return all records' mean."""
         del randomness
         return np.asarray(self.pool_NQ[np.concatenate(clients)].mean(axis=0))
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
-        """The likelihood ratio."""
+        """Return the likelihood ratio."""
         return ratio(released_V, self.pool_NQ[records])
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivateSums:
-    """Clipped [1, mean, second moment] of each record, summed up, with noise (`MomentRelease`).
+    """Sums of clipped [1, mean, second moment] of each record, with noise (`MomentRelease`).
 
     The noisy sum is scored itself, before a profile is made of it: that is all there is to see,
     also where the library then refuses it as drowned.
@@ -151,7 +231,7 @@ class PrivateSums:
 
     @classmethod
     def of(cls, pool: SeenLayers, public: SeenLayers, rms_clip: float, sigma: float) -> PrivateSums:
-        """Of what `seen_by_profiles` gives, about the public mean and in its unit."""
+        """Take what `seen_by_profiles` gives, about the public mean and in its unit."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         z_NQ, z_PQ = ((s.first_NQ - at.mean_Q) / at.unit_Q for s in (pool, public))
         release = MomentRelease(z_NQ.shape[1], rms_clip, sigma)
@@ -159,12 +239,12 @@ class PrivateSums:
         return cls(release, z_NQ, vectors[0], Population.of(vectors[1]))
 
     def ratio(self, n: int) -> LikelihoodRatio:
-        """In units of the clip, in which the noise on a sum is σ."""
+        """Return the ratio in units of the clip, in which the noise on a sum is σ."""
         noise_VV = (self.release.sigma / n) ** 2 * np.eye(self.release.n_values)
         return self.population.ratio(n, noise_VV)
 
     def statistic(self, clients: Sequence[Indices], randomness: Randomness) -> Array:
-        """By `MomentRelease`: the noise is that of one release, of all clients together."""
+        """Return what `MomentRelease` makes of all records, with the noise of one release."""
         records = np.concatenate(clients)
         reference = ChannelMoments.standard(self.release.n_channels)
         sum_V = self.release.sum_of(torch.from_numpy(self.represented_NQ[records]), reference)
@@ -172,17 +252,17 @@ class PrivateSums:
         return np.asarray(noisy_V / (self.release.bound * len(records)))
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
-        """The likelihood ratio."""
+        """Return the likelihood ratio."""
         return ratio(released_V, self.pool_NV[records])
 
 
 def _each(release: MomentRelease, z_NQ: Array) -> Array:
-    """What each record adds to a sum."""
+    """Return what each record adds to a sum."""
     reference = ChannelMoments.standard(release.n_channels)
     rows = (release.sum_of(z_1Q, reference).numpy() for z_1Q in torch.from_numpy(z_NQ).split(1))
     return np.stack(list(rows))
 
 
 def _passing() -> nn.Module:
-    """A model whose layer "0" gives what it gets: records' representations are known already."""
+    """Return a model whose layer "0" gives what it gets: representations are known already."""
     return nn.Sequential(nn.Identity())

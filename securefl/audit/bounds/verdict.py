@@ -1,0 +1,137 @@
+"""Verdict on ε: what is claimed at most, against what canaries show at least."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast, final
+
+from securefl.audit.bounds.canary_bounds import ClientTest, OneRunBound
+from securefl.audit.rules import Rule, Verdict, always
+from securefl.privacy.events import Level
+from securefl.privacy.wording import WHAT
+
+MEANINGS = (
+    (0.16, "next to nothing; without noise that is no promise"),
+    (1.0, "records are kept apart a little"),
+    (3.0, "records are kept apart"),
+    (8.0, "records are kept apart so well that the model is far from private"),
+    (math.inf, "some records are kept apart all but surely"),
+)
+"""Words for lower bounds on ε, up to each number."""
+
+
+def meaning_of(shown: float) -> str:
+    """Return in words what a lower bound `shown` on ε says of a record.
+
+    An ε allows a guess whether a record was trained on, made with even odds, to be right with a
+    probability of 1 / (1 + e^-ε) (Kairouz et al., ICML 2015, at δ = 0).
+    """
+    words = next(words for most, words in MEANINGS if shown <= most)
+    right = f"{100 / (1 + math.exp(-shown)):.4g}"
+    return f"{words} (up to {right} % of guesses at even odds are right)"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Bounds of a run from both sides: what the rules go by."""
+
+    level: str
+    """Value of privacy.level."""
+    claimed: float
+    """Largest ε by the accountant; infinite where nothing is promised."""
+    records: OneRunBound | None
+    clients: ClientTest | None
+
+    @property
+    def shown(self) -> float:
+        """ε that canary records show at least."""
+        return self.records.epsilon if self.records else 0.0
+
+    @property
+    def whom(self) -> str:
+        """Subject of the promise, in words."""
+        return WHAT[Level(self.level)]
+
+    @property
+    def out_of_reach(self) -> bool:
+        """True where no canary could have refuted the claim."""
+        tried = self.records
+        return not self.clients and (tried is None or tried.ceiling <= self.claimed)
+
+
+def _wrong_noise(clients: ClientTest) -> str:
+    return (
+        f"The claim is refuted: a round's noise measures {clients.noise.value:.3g} clip norms "
+        f"where {clients.promised:.3g} are promised{', unevenly' if clients.uneven else ''}, "
+        f"and canary clients show an ε of at least {clients.shown:.3g} where the round is said to "
+        f"spend {clients.claimed:.3g}."
+    )
+
+
+def _too_few_canaries(found: Bounded) -> str:
+    ceiling = f"{found.records.ceiling:.2g}" if found.records else "nothing"
+    return (
+        f"ε is said to be at most {found.claimed:.3g} for {found.whom}. So many canary records can "
+        f"show {ceiling} at most, and showed {found.shown:.2g}: they could not have refuted it."
+    )
+
+
+def _stood(found: Bounded) -> str:
+    least = f"canary records show at least {found.shown:.2g}"
+    if clients := found.clients:
+        least = (
+            f"canary clients show at least {clients.shown:.2g} of the {clients.claimed:.3g} of one "
+            "round"
+        )
+    return (
+        f"ε is at most {found.claimed:.3g} for {found.whom}. It was attacked, and stood: {least}."
+    )
+
+
+RULES: tuple[Rule[Bounded], ...] = (
+    Rule(
+        Verdict.LEAKS,
+        # A record is a part of a client: what hides clients hides it, too.
+        lambda found: found.shown > found.claimed,
+        "canary records show a larger ε than is claimed",
+        lambda found: (
+            f"The claim is refuted: ε is said to be at most {found.claimed:.3g}, and canary "
+            f"records show at least {found.shown:.3g}."
+        ),
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: bool(found.clients and found.clients.refuted),
+        "canary clients show a larger ε than a round is said to spend, or the noise of a round is "
+        "not what is promised",
+        lambda found: _wrong_noise(cast("ClientTest", found.clients)),
+    ),
+    Rule(
+        Verdict.OPEN,
+        lambda found: math.isinf(found.claimed) and bool(found.records),
+        "no ε is claimed; it says what canary records show",
+        lambda found: (
+            "No differential privacy was claimed, so nothing bounds what the model tells of a "
+            f"record. Canary records show an ε of at least {found.shown:.2g}: "
+            f"{meaning_of(found.shown)}."
+        ),
+    ),
+    Rule(
+        Verdict.OPEN,
+        lambda found: math.isinf(found.claimed),
+        "no ε is claimed, and no canary records were tried",
+        lambda _: (
+            "No differential privacy was claimed, and no canary records were tried; without "
+            "noise that promises nothing."
+        ),
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: found.out_of_reach,
+        "so many canary records could not have refuted the claim",
+        _too_few_canaries,
+    ),
+    Rule(Verdict.HOLDS, always, "the claim was attacked, and stood", _stood),
+)

@@ -1,0 +1,126 @@
+"""Verdict on encryption: what was decrypted, under which parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from securefl.audit.encryption.measured import Precision, Security
+from securefl.audit.encryption.opened import EncryptionEvidence, Opened, answered_again
+from securefl.audit.rules import Rule, Verdict, always
+
+LEAST_SECURITY = 128
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ParameterSet:
+    """Parameter set in use, and what it is worth."""
+
+    security: Security
+    precision: Precision
+    opens: str
+    """Use of one key."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Encrypted:
+    """Encryption of a run and its openings: what the rules go by."""
+
+    evidence: EncryptionEvidence
+    parameters: Sequence[ParameterSet]
+    """Parameter sets in use."""
+    opened: Sequence[Opened]
+
+    @property
+    def totals(self) -> Sequence[Opened]:
+        """Totals that were decrypted."""
+        return [row for row in self.opened if row.times and not row.of_single_clients]
+
+    @property
+    def fewest(self) -> int:
+        """Least number of clients in one of them; 0 where there is none."""
+        return min((row.fewest for row in self.totals), default=0)
+
+    @property
+    def least(self) -> int:
+        """Least number of clients that the policy allows."""
+        return self.evidence.policy.min_contributions
+
+    @property
+    def again(self) -> int:
+        """Totals and scores that were opened though there was one already."""
+        return answered_again(self.evidence.openings)
+
+    @property
+    def read(self) -> str:
+        """Kinds that the server could read of each client; empty for none."""
+        return ", ".join(self.evidence.read_by_server)
+
+
+def _nothing(found: Encrypted) -> str:
+    read = f" The server could read each client's {found.read}." if found.read else ""
+    return f"Nothing was encrypted, so whatever clients sent could be read.{read}"
+
+
+def _decrypted_in_all(found: Encrypted) -> str:
+    done = list[str]()
+    if found.totals:
+        n = sum(row.times for row in found.totals)
+        done.append(f"{n:,} totals, each of {found.fewest} clients or more")
+    if scored := sum(row.n_values for row in found.opened if row.of_single_clients):
+        done.append(f"{scored:,} scores of profiles, each of one client")
+    refused = sum(row.refused for row in found.opened)
+    asked = f" {refused:,} requests were refused." if refused else ""
+    what = ", and ".join(done) or "nothing"
+    clear = f" Not encrypted, and read by the server of each client: {found.read}."
+    return f"Decrypted by the {found.evidence.opener}: {what}.{asked}{clear if found.read else ''}"
+
+
+RULES: tuple[Rule[Encrypted], ...] = (
+    Rule(Verdict.OPEN, lambda found: not found.evidence.opener, "nothing was encrypted", _nothing),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: bool(found.totals) and found.fewest < found.least,
+        "a total was decrypted of fewer clients than the rule allows (scores of profiles are of "
+        "one)",
+        lambda found: (
+            f"A total of {found.fewest} clients was decrypted, and the rule is {found.least} at "
+            "least."
+        ),
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: any(part.security.bits < LEAST_SECURITY for part in found.parameters),
+        f"parameters are below {LEAST_SECURITY}-bit security",
+        lambda _: "The parameters are below 128-bit security: who records may read.",
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.again > 0,
+        "a total, or a client's score, was opened again",
+        lambda found: (
+            f"{found.again} totals or scores were opened for a session, round and name that had "
+            "one already: the difference of two totals shows the clients that are in one of them "
+            "alone, and a second score is a second number of a client's profile."
+        ),
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: any(part.precision.without_error for part in found.parameters),
+        "encryption has less than half of the error that hides keys",
+        lambda _: (
+            "The error of encryption that should hide clients' keys is not there: values come out "
+            "more exactly than it allows."
+        ),
+    ),
+    Rule(
+        Verdict.OPEN,
+        lambda found: not found.evidence.openings,
+        "the run has no log of openings",
+        lambda _: "The run has no log of openings, so nobody knows what was decrypted.",
+    ),
+    Rule(Verdict.HOLDS, always, "none of these", _decrypted_in_all),
+)

@@ -1,0 +1,105 @@
+"""Verdict on who saw what: nothing but what the settings promise, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from securefl.audit.exposure.views import Leak, PartyView, Shows
+from securefl.audit.rules import Rule, Verdict, always
+from securefl.federation.ledger import SERVER
+
+
+def server_view(found: Sequence[PartyView]) -> PartyView:
+    """Return what the server received; nothing where it received no message."""
+    return next((view for view in found if view.party == SERVER), PartyView(SERVER, ()))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """Views of all parties, and leaks: what the rules go by."""
+
+    views: Sequence[PartyView]
+    leaks: Sequence[Leak]
+    noisy: bool
+    """True where each client adds all of its noise itself."""
+
+    @property
+    def read(self) -> str:
+        """Kinds of single clients' values that the server could read; empty for none."""
+        fields = server_view(self.views).reads_single_clients
+        return " and ".join(sorted({str(field.kind) for field in fields}))
+
+    @property
+    def scored(self) -> bool:
+        """True where the server could read a score of each client."""
+        return any(field.shows is Shows.SCORES for field in server_view(self.views).fields)
+
+    @property
+    def sealed(self) -> bool:
+        """True where anything was sealed on its way to the server."""
+        return any(field.form == "ciphertext" for field in server_view(self.views).fields)
+
+
+def _first_leak(found: Exposed) -> str:
+    first = found.leaks[0]
+    return (
+        f"{len(found.leaks)} messages or files are not as the settings promise. The first: round "
+        f"{first.round}, {first.what}, {first.who}: {first.why}."
+    )
+
+
+RULES: tuple[Rule[Exposed], ...] = (
+    Rule(
+        Verdict.LEAKS,
+        lambda found: bool(found.leaks),
+        "a message or a file is not as the settings promise",
+        _first_leak,
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: not found.read and found.scored,
+        "of single clients the server could read scores alone",
+        lambda _: (
+            "Of single clients the server could read a score each, by which it selected: how far "
+            "their data are from its own. All that clients sent it was sealed."
+        ),
+    ),
+    Rule(
+        Verdict.HOLDS,
+        lambda found: not found.read,
+        "the server could read totals alone",
+        lambda _: (
+            "The server could read nothing of any single client: all that clients sent it was "
+            "sealed, and it learnt totals alone."
+        ),
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: not found.sealed and found.noisy,
+        "nothing at all was encrypted, and each client adds noise of its own to what it sends",
+        lambda found: (
+            f"Nothing was encrypted: the server could read the {found.read} of every single "
+            "client, with the noise that ε counts."
+        ),
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: not found.sealed,
+        "nothing at all was encrypted",
+        lambda found: (
+            f"Nothing was encrypted: the server could read the {found.read} of every single client."
+        ),
+    ),
+    Rule(
+        Verdict.WEAK,
+        always,
+        "the server could read single clients' values, as the settings say, and the rest is sealed",
+        lambda found: (
+            f"As the settings say, and no more: the server could read the {found.read} of every "
+            'single client. The rest was sealed. exchange.encrypt = "model" seals these too.'
+        ),
+    ),
+)

@@ -1,0 +1,92 @@
+"""Verdict on gradient inversion: what sealing BN's statistics, or all, keeps from attackers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from securefl.audit.inversion.hidden_statistics import Hidden, HiddenStatistics
+from securefl.audit.rules import Rule, Verdict, always, decided
+
+ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
+"""Verdicts from the best to the worst, of those that a section unites."""
+
+
+_COSTS = "Hiding the statistics costs attackers something, and images are"
+_STILL = f"{_COSTS} still rebuilt, or may be, better than a guess from the label"
+STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.adaptive_gain.low > 0 and not found.protects,
+        "who lacks the statistics rebuilds images for certain better than a guess from the label, "
+        "and lacking them costs nothing for certain",
+        lambda _: (
+            "Sealing the statistics is no protection: who reads a client's gradient rebuilds its "
+            "images without them as well, so seal the model too, or add noise"
+        ),
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: found.adaptive_gain.low > 0,
+        "the same, but lacking them costs every attacker something for certain",
+        lambda _: _STILL,
+    ),
+    Rule(
+        Verdict.OPEN,
+        lambda found: not found.protects,
+        "lacking them costs nothing for certain",
+        lambda _: (
+            "No protection is shown, and nobody without the statistics does better for certain "
+            "than a guess from the label"
+        ),
+    ),
+    Rule(
+        Verdict.OPEN,
+        lambda found: found.exact_gain.low <= 0,
+        "not even who has them does better for certain than the guess",
+        lambda _: f"{_COSTS} not rebuilt for certain even with them",
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: found.adaptive_gain.value > 0,
+        "who lacks them does better than the guess, though not for certain",
+        lambda _: _STILL,
+    ),
+    Rule(
+        Verdict.HOLDS,
+        always,
+        "who lacks them does no better than the guess",
+        lambda _: f"{_COSTS} not rebuilt better than a guess from the label",
+    ),
+)
+"""Rules of a run that seals the statistics alone."""
+
+
+def if_sealed(found: HiddenStatistics) -> str:
+    """Return what sealing the statistics alone would come to, in words."""
+    return decided(STATISTICS_SEALED, found)[1]
+
+
+NOTHING_SEALED: tuple[Rule[HiddenStatistics], ...] = (
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.rebuilt,
+        "somebody rebuilds images for certain better than a guess from the label",
+        if_sealed,
+    ),
+    Rule(Verdict.OPEN, always, "nobody does", if_sealed),
+)
+"""Rules of a run that seals neither statistics nor updates."""
+UPDATES_SEALED: tuple[Rule[HiddenStatistics], ...] = (
+    Rule(Verdict.OPEN, always, "always: sums of clients' updates are not attacked", if_sealed),
+)
+"""Rules of a run of which nobody reads single clients' updates."""
+RULES: Mapping[Hidden, tuple[Rule[HiddenStatistics], ...]] = {
+    Hidden.STATISTICS: STATISTICS_SEALED,
+    Hidden.NOTHING: NOTHING_SEALED,
+    Hidden.UPDATES: UPDATES_SEALED,
+}
+
+
+def united(found: list[Verdict]) -> Verdict:
+    """Return the verdict of a section on several comparisons: the worst of theirs."""
+    return max(found, key=ORDER.index)

@@ -1,0 +1,56 @@
+"""Rules of verdicts: a section has them in an order, and the first that applies decides.
+
+docs/audit.md shows the same rules as a table (docs/audit_table.py writes it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar, final
+
+
+class Verdict(StrEnum):
+    """Verdict on a section."""
+
+    HOLDS = "holds"
+    """Claims were attacked, and stood."""
+    WEAK = "weak"
+    """Something is learnt, or a claim rests on little."""
+    LEAKS = "leaks"
+    """A claim is refuted, or somebody reads what nobody should."""
+    OPEN = "open"
+    """Nothing was claimed, or too little was there to measure."""
+
+
+Measured = TypeVar("Measured")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[Measured]):
+    """Rule that gives a section one verdict."""
+
+    verdict: Verdict
+    when: Callable[[Measured], bool]
+    condition: str
+    """Condition `when` in words, for a reader who knows that no earlier rule applies."""
+    words: Callable[[Measured], str]
+    """Sentences of the report."""
+
+
+def always(_measured: object) -> bool:
+    """Return True: the condition of a section's last rule."""
+    return True
+
+
+def deciding(rules: Sequence[Rule[Measured]], measured: Measured) -> Rule[Measured]:
+    """Return the first rule that applies to what was measured; every section's last one does."""
+    return next(rule for rule in rules if rule.when(measured))
+
+
+def decided(rules: Sequence[Rule[Measured]], measured: Measured) -> tuple[Verdict, str]:
+    """Return the verdict on what was measured, and its words."""
+    rule = deciding(rules, measured)
+    return rule.verdict, rule.words(measured)

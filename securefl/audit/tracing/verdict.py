@@ -1,0 +1,158 @@
+"""Verdict on tracing: how statistics leave clients, and how well records are traced in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import final
+
+from securefl.audit.rules import Rule, Verdict, always
+from securefl.audit.statistics import Interval
+
+
+class Shown(StrEnum):
+    """Form in which a statistic leaves a client."""
+
+    NOT_SENT = "not sent"
+    EACH = "in the clear: the server reads each client's"
+    TOTALS = "encrypted: totals over the clients are opened"
+    HIDDEN = "encrypted: no total of it is opened either"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SentStatistics:
+    """Statistics that a run's clients send, and in which a record can be traced."""
+
+    statistics: Shown
+    """Means and variances of BN layers."""
+    profiles: Shown
+    """Profiles of FedProf; encrypted ones are `HIDDEN`, since scores alone are opened."""
+    n_clients: int
+    """Clients whose statistics are in one total."""
+    n_records: int
+    """Records in one statistic of the client with the fewest: its mini-batch, or all its data."""
+    least: int = 3
+    """Value of exchange.min_clients."""
+    layer: str | None = None
+    """Layer that is profiled, selection.layer."""
+    sigma: float | None = None
+    """Noise at record level on these statistics, privacy.statistics_sigma; None without."""
+    clip: float = 1.5
+    """Value of privacy.statistics_clip."""
+    client_sigma: float | None = None
+    """Noise at client level, privacy.sigma; None without."""
+
+    @property
+    def worst(self) -> Shown:
+        """Form of the statistic of which most is seen."""
+        order = (Shown.EACH, Shown.TOTALS, Shown.HIDDEN, Shown.NOT_SENT)
+        return min((self.statistics, self.profiles), key=order.index)
+
+
+NOTICED, PLAIN = 0.6, 0.75
+"""Bounds on an AUC's whole interval, above which records are told apart somewhat, or plainly."""
+_GUESSING = "of cases (50 % is guessing)"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """Results of tracing: what the rules go by."""
+
+    sent: SentStatistics
+    """Statistics of the run that anybody sees."""
+    run: Interval | None
+    """AUC of records in just that; None where noise of clients is on it."""
+    difference: Interval
+    """AUC in the difference of two totals of it."""
+    noisy: Interval
+    """AUC in such a difference with the clients' noise."""
+
+    @property
+    def auc(self) -> Interval:
+        """AUC that counts: in what is seen, and with clients' noise in a difference."""
+        return self.noisy if self.run is None else self.run
+
+    @property
+    def each_read(self) -> bool:
+        """True where the server reads statistics of each client, without noise of clients."""
+        return self.run is not None and self.sent.worst is Shown.EACH
+
+    @property
+    def two_sums_show(self) -> bool:
+        """True where two totals that differ by one client show its records."""
+        alone = self.run is not None and self.sent.worst is Shown.TOTALS and self.sent.sigma is None
+        return alone and told_apart(self.difference)
+
+
+def told_apart(auc: Interval) -> bool:
+    """Return whether records are told apart for certain, be it somewhat."""
+    return auc.low > NOTICED
+
+
+def _in_words(found: Traced) -> str:
+    if found.run is None:
+        return (
+            "Each client adds noise to what it sends. Even from the difference of two totals, a "
+            f"reader says in {found.noisy.value:.0%} {_GUESSING} which of two records was in."
+        )
+    apart = f"says in {found.run.value:.0%} {_GUESSING} which of two records was in"
+    if found.each_read:
+        return f"The server reads each client's statistics, and {apart}."
+    words = f"Who reads a total of all clients {apart}."
+    if not found.two_sums_show:
+        return words
+    return (
+        f"{words} But two totals that differ by one client, while the model stays, show that "
+        f"client as if it were in the clear ({found.difference.value:.0%}): the least number of "
+        "clients does not stop that. Noise does."
+    )
+
+
+RULES: tuple[Rule[Traced], ...] = (
+    Rule(
+        Verdict.OPEN,
+        lambda found: found.sent.worst is Shown.NOT_SENT,
+        "no client sends statistics or profiles",
+        lambda _: (
+            "No client of this run sends statistics or profiles, so nobody can trace a record in "
+            "them. The figures say what they would show."
+        ),
+    ),
+    Rule(
+        Verdict.HOLDS,
+        lambda found: found.sent.worst is Shown.HIDDEN,
+        "nobody reads what a record could be traced in: of sealed profiles scores alone are opened",
+        lambda _: (
+            "Profiles travel encrypted, and only scores of them are opened: nobody reads the "
+            "statistics that a record could be traced in."
+        ),
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.auc.low > PLAIN,
+        f"the AUC's whole interval is above {PLAIN}: in what the run shows, or with clients' noise "
+        "in the difference of two totals",
+        _in_words,
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: told_apart(found.auc),
+        f"the same is above {NOTICED}",
+        _in_words,
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: found.each_read,
+        "the server reads each client's statistics, without noise of clients",
+        _in_words,
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: found.two_sums_show,
+        f"two totals that differ by one client, without noise, show it with an AUC above {NOTICED}",
+        _in_words,
+    ),
+    Rule(Verdict.HOLDS, always, "records are not told apart for certain", _in_words),
+)
