@@ -25,7 +25,6 @@ from securefl.metrics import Measure, chosen_metric, loss_name, takes_floats
 from securefl.models import build_model
 from securefl.settings.choice import Choice
 from securefl.settings.clashes import reads_public
-from securefl.settings.data import REGRESSIONS
 from securefl.settings.tables import Config
 from securefl.trial import labelled, require_plain, tried
 
@@ -256,8 +255,7 @@ def placed(task: Task, device: str | None) -> Task:
 
 def configured_loss(config: Config) -> Loss:
     """Return the loss of the settings' data: mean squared error where targets are numbers."""
-    regression = config.data.dataset in REGRESSIONS
-    return functional.mse_loss if regression else functional.cross_entropy
+    return functional.mse_loss if config.data.traits.regression else functional.cross_entropy
 
 
 def domains(config: Config) -> list[str]:

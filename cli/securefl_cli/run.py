@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import click
 
+from securefl.data.catalogue import DATA_SETS, names_by_domain
 from securefl.errors import ConfigError, KeyFileError, RunFolderError
 from securefl.settings.axes import NORMALISATIONS, REFINEMENTS, SELECTORS, SERVERS, SOLVERS
 from securefl.settings.load import load_config
@@ -36,10 +37,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--dataset",
-    help="digits, mnist, fashion-mnist, emnist-SPLIT, cifar10, cifar100; a client per domain: "
-    "cifar10-c, folders, camelyon17",
+    help=f"{', '.join(DATA_SETS)}; a client per domain: {', '.join(names_by_domain())}",
 )
-@click.option("--data-root", metavar="DIR", help="The data set's files; of all but digits.")
+@click.option(
+    "--data-root",
+    metavar="DIR",
+    help="The data set's files; of all but "
+    f"{', '.join(name for name, data_set in DATA_SETS.items() if not data_set.files)}.",
+)
 @click.option(
     "--partition", help="iid, classes:K, dominant:S, dirichlet:A, quantity:A or label-quantity:A"
 )

@@ -18,9 +18,19 @@ import torch
 from jaxtyping import Float, Int64, Shaped, UInt8
 from torch import Tensor
 
-from securefl.data.files import Domains, as_labels, as_pixels, locate, n_bytes_of, read
+from securefl.data.corruptions import families_of
+from securefl.data.files import (
+    Domains,
+    as_labels,
+    as_pixels,
+    check_archive,
+    locate,
+    n_bytes_of,
+    read,
+)
 from securefl.data.split import Split
 from securefl.errors import ConfigError, DataError
+from securefl.settings.data import DataTable
 
 _IMAGE_SHAPE = (3, 32, 32)
 _IMAGE_BYTES = 3 * 32 * 32
@@ -32,6 +42,18 @@ class Cifar100Target(IntEnum):
 
     COARSE = 0
     FINE = 1
+
+
+def read_cifar10(data: DataTable, _seed: int) -> Split:
+    """Return CIFAR-10; raises as `load_cifar10`, and DataError for another archive."""
+    check_archive(data.folder, "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
+    return load_cifar10(data.folder)
+
+
+def read_cifar100(data: DataTable, _seed: int) -> Split:
+    """Return CIFAR-100; raises as `load_cifar100`, and DataError for another archive."""
+    check_archive(data.folder, "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8")
+    return load_cifar100(data.folder)
 
 
 def load_cifar10(root: str | Path) -> Split:
@@ -142,6 +164,21 @@ _HEADER = re.compile(
     rb"\{'descr': '([|<][iu][1248])', 'fortran_order': False, "
     rb"'shape': \(([1-9][0-9]{0,8}(?:, [1-9][0-9]{0,8})*),?\), \} *\n"
 )
+
+
+def read_cifar10_c(data: DataTable, _seed: int) -> Domains:
+    """Return the corruptions that the settings name, or all; raises as `load_cifar10_c`."""
+    check_archive(data.folder, "CIFAR-10-C.tar", "56bf5dcef84df0e2308c6dcbcbbd8499")
+    return load_cifar10_c(data.folder, list(cifar10_c_families(data)), data.severity)
+
+
+def cifar10_c_families(data: DataTable) -> Mapping[str, str]:
+    """Return the family of each corruption that the settings name, or of all.
+
+    Raises:
+        ConfigError: an unknown corruption.
+    """
+    return families_of(data.corruptions or tuple(CIFAR10_C), CIFAR10_C)
 
 
 def load_cifar10_c(root: str | Path, names: Sequence[str], severity: int) -> Domains:

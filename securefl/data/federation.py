@@ -23,7 +23,7 @@ from securefl.data.skew import noise_ladder, skewed_clients
 from securefl.data.sources import left_out, load_domains, load_split
 from securefl.data.split import Labelled, Split
 from securefl.errors import ConfigError, DataError
-from securefl.settings.data import DOMAIN_DATASETS, DataTable
+from securefl.settings.data import DataTable
 
 TEST_SHARE = 0.2
 _MIN_PER_DOMAIN = 6  # a fifth of fewer is less than two samples
@@ -72,15 +72,15 @@ def load_federation(
         DataError: a file is missing or damaged, a domain is too small, or the data do not give so
             many public samples.
     """
-    if n_public and data.dataset in DOMAIN_DATASETS:
+    if n_public and data.traits.by_domain:
         raise ConfigError(
             f'data.dataset = "{data.dataset}" comes by domain: public samples are set aside of '
             "data that a partition deals"
         )
     # Both refuse wrong names before a large data set is read.
     external, partition = left_out(data), parse_partition(data.partition)
-    if data.dataset in DOMAIN_DATASETS:
-        return by_domain(load_domains(data, dtype), external, seed)
+    if data.traits.by_domain:
+        return by_domain(load_domains(data, seed, dtype), external, seed)
     split, public = load_split(data, seed, dtype), None
     if n_public:
         public, split = _set_aside(split, n_public, seed)

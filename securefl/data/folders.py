@@ -9,6 +9,7 @@ import csv
 import io
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -19,11 +20,32 @@ from securefl.data.files import Domains, locate, read
 from securefl.data.pictures import SUFFIXES, check_side, read_pictures
 from securefl.errors import ConfigError, DataError
 from securefl.io.text import MAX_FOLDER_BYTES, can_name_a_folder
+from securefl.settings.data import DataTable
 
 _MAX_CSV_BYTES = 1 << 28  # Camelyon17's metadata.csv has 456 000 lines: a tenth of this
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _PATCH_COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
 _CAMELYON = "metadata.csv and patches/ of Camelyon17-WILDS"
+
+
+def read_folders(data: DataTable, _seed: int) -> Domains:
+    """Return the pictures by domain; raises as `load_domain_folders`."""
+    return load_domain_folders(data.folder, data.side)
+
+
+def folder_families(data: DataTable) -> Mapping[str, str]:
+    """Return each domain as its own family; raises as `picture_domains`."""
+    return {name: name for name in picture_domains(data.folder)}
+
+
+def read_camelyon17(data: DataTable, _seed: int) -> Domains:
+    """Return the patches by hospital; raises as `load_camelyon17`."""
+    return load_camelyon17(data.folder, data.side, data.n_per_center)
+
+
+def camelyon17_families(data: DataTable) -> Mapping[str, str]:
+    """Return each hospital as its own family; raises as `camelyon_centers`."""
+    return {name: name for name in camelyon_centers(data.folder)}
 
 
 def load_domain_folders(root: str | Path, side: int) -> Domains:

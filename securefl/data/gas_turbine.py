@@ -17,6 +17,7 @@ from torch import Tensor
 from securefl.data.files import locate, read
 from securefl.data.split import Split
 from securefl.errors import DataError
+from securefl.settings.data import DataTable
 
 INPUTS = ("AT", "AP", "AH", "AFDP", "GTEP", "TIT", "TAT", "TEY", "CDP")
 TARGETS = ("CO", "NOX")
@@ -43,6 +44,11 @@ class Emissions:
     def as_split(self) -> Split:
         """Return the same without its units."""
         return Split(self.train_x, self.train_y, self.test_x, self.test_y)
+
+
+def read_gas_turbine(data: DataTable, seed: int) -> Split:
+    """Return readings and emissions; raises as `load_gas_turbine`."""
+    return load_gas_turbine(data.folder, seed, torch.float64).as_split()
 
 
 def load_gas_turbine(

@@ -20,9 +20,10 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import UInt8
 
-from securefl.data.files import as_labels, as_pixels, locate, n_bytes_of
+from securefl.data.files import as_labels, as_pixels, check_archive, locate, n_bytes_of
 from securefl.data.split import Split
 from securefl.errors import ConfigError, DataError
+from securefl.settings.data import DataTable
 
 _MAX_BYTES = 1 << 30  # the largest of these, EMNIST's training images by class, has half of it
 _DEFLATE_RATIO = 1032  # no byte of a .gz file unpacks to more than this
@@ -150,6 +151,22 @@ EMNIST_CLASSES: Mapping[str, int] = MappingProxyType(
 
 _SAMPLE_SHAPE = (28, 28)
 _Bytes: TypeAlias = UInt8[np.ndarray, "..."]
+
+
+def read_mnist(data: DataTable, _seed: int) -> Split:
+    """Return MNIST; raises as `load_mnist`."""
+    return load_mnist(data.folder, MNIST_SHA256)
+
+
+def read_fashion_mnist(data: DataTable, _seed: int) -> Split:
+    """Return Fashion-MNIST; raises as `load_mnist`."""
+    return load_mnist(data.folder, FASHION_MNIST_SHA256)
+
+
+def read_emnist(data: DataTable, _seed: int) -> Split:
+    """Return the split of EMNIST that the data set's name ends in; raises as `load_emnist`."""
+    check_archive(data.folder, "gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e")
+    return load_emnist(data.folder, data.dataset.removeprefix("emnist-"))
 
 
 def load_mnist(root: str | Path, sha256s: Mapping[str, str] = MNIST_SHA256) -> Split:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import isqrt
 from typing import TypeAlias
 
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -36,6 +37,16 @@ class Split:
     def n_outputs(self) -> int:
         """Number of outputs of a model for a sample: one per class, or one per target."""
         return self.train_y.shape[1] if self.train_y.is_floating_point() else self.n_classes
+
+    def to(self, dtype: torch.dtype) -> Split:
+        """Return the same samples, and targets where they are numbers, in this type of floats."""
+        numbers = self.train_y.is_floating_point()
+        return Split(
+            train_x=self.train_x.to(dtype),
+            train_y=self.train_y.to(dtype) if numbers else self.train_y,
+            test_x=self.test_x.to(dtype),
+            test_y=self.test_y.to(dtype) if numbers else self.test_y,
+        )
 
     def as_images(self) -> Split:
         """Return the same samples as square images of one channel, `(n, 1, side, side)`.

@@ -50,7 +50,6 @@ from securefl.network.saying import SESSION, Warned
 from securefl.network.settings import check_officers, check_scope
 from securefl.network.trust import Keeper, MemberStanding
 from securefl.runs.folder_reader import OPENINGS
-from securefl.settings.data import DOMAIN_DATASETS
 from securefl.settings.tables import Config
 
 MAX_OPEN_BYTES = 2**24
@@ -427,6 +426,6 @@ def _n_clients(config: Config, roster: Roster) -> int:
     data = config.data
     if data.names:
         return len(data.names)
-    if data.dataset in DOMAIN_DATASETS or data.leave_out is not None:
+    if data.traits.by_domain or data.leave_out is not None:
         return len(roster.names)
     return data.clients

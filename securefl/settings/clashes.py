@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from securefl.settings.axes import NORMALISATIONS, SELECTORS
-from securefl.settings.data import DOMAIN_DATASETS, REGRESSIONS
 from securefl.settings.privacy_clashes import reasons_against_privacy
 from securefl.settings.samples_clashes import reasons_against_samples
 
@@ -31,7 +30,7 @@ def reasons_against(config: Config) -> Iterator[str]:
     yield from _momentum(config)
     yield from _selection(config)
     yield from _public(config)
-    if config.data.dataset in REGRESSIONS:
+    if config.data.traits.regression:
         yield from _regression(config)
     if config.samples is not None:
         yield from reasons_against_samples(config)
@@ -120,7 +119,7 @@ def _selection(config: Config) -> Iterator[str]:
 
 def _public(config: Config) -> Iterator[str]:
     data, selection, fnr = config.data, config.selection, config.fnr
-    if data.dataset in DOMAIN_DATASETS and (reads_public(config) or data.public):
+    if data.traits.by_domain and (reads_public(config) or data.public):
         reader = f"data.public = {data.public}"
         if reads_public(config):
             reader = f'selection.name = "{selection.name}"'

@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from securefl.data.catalogue import DATA_SETS, DataSet, names_by_domain
 from securefl.settings.table import ClosedShare, Table
 
-Dataset = Literal[
-    "digits",
-    "mnist",
-    "fashion-mnist",
-    "emnist-byclass",
-    "emnist-bymerge",
-    "emnist-balanced",
-    "emnist-letters",
-    "emnist-digits",
-    "emnist-mnist",
-    "cifar10",
-    "cifar100",
-    "gas-turbine",
-    "cifar10-c",
-    "folders",
-    "camelyon17",
-]
-DOMAIN_DATASETS = ("cifar10-c", "folders", "camelyon17")
-REGRESSIONS = ("gas-turbine",)
-"""Flat readings and what they predict: numbers."""
 OfImages = Literal["irrelevant", "blurred", "salt-and-pepper"]
 OfReadings = Literal["polluted", "noisy"]
 LowQuality = Literal[OfImages, OfReadings]
-_STANDARD_FILES = {
-    "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the same of t10k",
-    "fashion-mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the same of t10k",
-    "emnist": "EMNIST's gzip.zip, unpacked",
-    "cifar10": "cifar-10-binary.tar.gz, unpacked",
-    "cifar100": "cifar-100-binary.tar.gz, unpacked",
-    "gas-turbine": "gt_2011.csv to gt_2015.csv of UCI's Gas Turbine CO and NOx Emission Data Set",
-    "cifar10-c": "CIFAR-10-C.tar, unpacked",
-    "folders": "a folder per domain, in it a folder per class, in it the pictures",
-    "camelyon17": "metadata.csv and patches/ of Camelyon17-WILDS",
-}
 
 
 MAX_NAMES = 2000
@@ -49,14 +20,18 @@ MAX_NAMES = 2000
 ClientName = Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]{1,64}$")]
 
 
+def _known(name: str) -> str:
+    if name not in DATA_SETS:
+        raise ValueError(f"data.dataset = {name!r:.200}: must be one of {', '.join(DATA_SETS)}")
+    return name
+
+
 class DataTable(Table):
     """The table `[data]`."""
 
-    dataset: Dataset = "digits"
-    """`digits` are scikit-learn's 1797 handwritten ones, a fifth of them for testing. `gas-turbine`
-    is a regression: two emissions from nine readings, for the mlp. `cifar10-c`, `folders`
-    (root/domain/class/picture.jpg) and `camelyon17` come by domain: there each domain is a client,
-    and `partition` and `clients` do not count."""
+    dataset: Annotated[str, AfterValidator(_known)] = "digits"
+    """A name of `securefl.data.catalogue`. Where a data set comes by domain, each domain is a
+    client, and `partition` and `clients` do not count."""
     root: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None
     """The folder with the data set's standard files; nothing is downloaded."""
     side: Annotated[int, Field(ge=8, le=1024, strict=True)] = 32
@@ -91,6 +66,16 @@ class DataTable(Table):
     """A corruption, a family of them (`noise`, `blur`, `weather` or `digital`) or a domain whose
     clients do not train: they are external, for testing alone."""
 
+    @property
+    def traits(self) -> DataSet:
+        """Line of the data set in the catalogue."""
+        return DATA_SETS[self.dataset]
+
+    @property
+    def folder(self) -> Path:
+        """The folder `root`, of a data set that has one."""
+        return Path(self.root or "")
+
     @model_validator(mode="after")
     def _fits_together(self) -> DataTable:
         self._check_root()
@@ -98,25 +83,27 @@ class DataTable(Table):
             raise ValueError(
                 f"data.corruptions: {', '.join(repeated)} more than once; name it once"
             )
-        if self.dataset in DOMAIN_DATASETS:
+        if self.traits.by_domain:
             self._check_domains()
         else:
             self._check_dealt()
-        if self.n_per_center is not None and self.dataset != "camelyon17":
-            raise ValueError('data.n_per_center goes with data.dataset = "camelyon17" alone')
+        if self.n_per_center is not None and "n_per_center" not in self.traits.reads:
+            readers = [f'"{name}"' for name, d in DATA_SETS.items() if "n_per_center" in d.reads]
+            raise ValueError(
+                f"data.n_per_center goes with data.dataset = {' or '.join(readers)} alone"
+            )
         return self
 
     def _check_root(self) -> None:
-        if self.dataset == "digits" and self.root is not None:
+        if self.root is not None and not self.traits.files:
             raise ValueError(
-                f'data.root = "{self.root}": the digits come with scikit-learn; leave data.root '
-                "out, or name the data set that lies there in data.dataset"
+                f'data.root = "{self.root}": the {self.dataset} {self.traits.origin}; leave '
+                "data.root out, or name the data set that lies there in data.dataset"
             )
-        if self.dataset != "digits" and self.root is None:
-            kind = "emnist" if self.dataset.startswith("emnist-") else self.dataset
+        if self.root is None and self.traits.files:
             raise ValueError(
                 f'data.dataset = "{self.dataset}" needs data.root, the folder with '
-                f"{_STANDARD_FILES[kind]}"
+                f"{self.traits.files}"
             )
 
     def _check_domains(self) -> None:
@@ -130,7 +117,7 @@ class DataTable(Table):
                 f'data.quality: the clients of "{self.dataset}" are its domains, and their images '
                 "stay as they are; leave it out, or take a data set that a partition deals"
             )
-        if self.corruptions and self.dataset != "cifar10-c":
+        if self.corruptions and "corruptions" not in self.traits.reads:
             raise ValueError(
                 f'data.corruptions: the clients of "{self.dataset}" are its domains; leave one out'
             )
@@ -143,7 +130,7 @@ class DataTable(Table):
             )
         if self.quality:
             self._check_quality()
-        if self.dataset in REGRESSIONS:
+        if self.traits.regression:
             self._check_regression()
         if self.clients < len(self.corruptions):
             raise ValueError(
@@ -153,7 +140,7 @@ class DataTable(Table):
         if self.leave_out is not None and not self.corruptions:
             raise ValueError(
                 f'data.leave_out = "{self.leave_out}": the clients of "{self.dataset}" are alike; '
-                f"set data.corruptions, or a data set of domains: {', '.join(DOMAIN_DATASETS)}"
+                f"set data.corruptions, or a data set of domains: {', '.join(names_by_domain())}"
             )
 
     def _check_quality(self) -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from sklearn import datasets
 
-from securefl.data import Split, load_digits
+from securefl.data.digits import load_digits
+from securefl.data.split import Split
 from securefl.errors import DataError
 
 

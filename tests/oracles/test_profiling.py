@@ -12,7 +12,7 @@ from scipy import integrate
 from torch import nn
 
 from securefl.algorithms.profiling import default_layer, profile, profile_length
-from securefl.data import load_digits
+from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.exchange.profile_match import VARIANCE_FLOOR, Profile, divergence
 from securefl.models import build_model

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -17,10 +15,11 @@ from standard_files import (
 )
 
 import securefl
-from securefl.data import load_digits, sources
+from securefl.data import mnist
+from securefl.data.catalogue import DATA_SETS
 from securefl.data.cifar import CIFAR10_C, load_cifar10_c
 from securefl.data.corruptions import CORRUPTIONS, corrupt
-from securefl.data.mnist import EMNIST_CLASSES, load_mnist
+from securefl.data.digits import load_digits
 from securefl.errors import ConfigError, DataError
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
@@ -64,7 +63,7 @@ def same_tasks(one, other):
 def write_twelve(root, dataset):
     """Twelve images in the data set's standard files."""
     labels = [i % 3 + 1 for i in range(12)]
-    if dataset == "mnist":
+    if dataset in {"mnist", "fashion-mnist"}:
         write_mnist(root, labels=labels, n_images=12)
     elif dataset.startswith("emnist"):
         parts = (f"{dataset}-train", f"{dataset}-test")
@@ -89,12 +88,15 @@ def write_folders(root, n=5):
 @pytest.fixture
 def any_content(monkeypatch):
     """Twelve images are not MNIST's, whose content is known."""
-    monkeypatch.setattr(
-        sources, "_FROM_FILES", sources._FROM_FILES | {"mnist": partial(load_mnist, sha256s={})}
-    )
+    monkeypatch.setattr(mnist, "MNIST_SHA256", {})
+    monkeypatch.setattr(mnist, "FASHION_MNIST_SHA256", {})
 
 
-DEALT = ["mnist", *(f"emnist-{split}" for split in EMNIST_CLASSES), "cifar10", "cifar100"]
+DEALT = [
+    name
+    for name, line in DATA_SETS.items()
+    if line.files and not line.by_domain and not line.regression
+]
 
 
 @pytest.mark.parametrize("dataset", DEALT)
@@ -141,7 +143,9 @@ def test_images_have_the_models_type(tmp_path, dtype):
     assert next(task.model.parameters()).dtype == getattr(torch, dtype)
 
 
-@pytest.mark.parametrize("dataset", [*DEALT, "fashion-mnist", "cifar10-c", "folders", "camelyon17"])
+@pytest.mark.parametrize(
+    "dataset", [name for name, data_set in DATA_SETS.items() if data_set.files]
+)
 def test_a_missing_root_or_file_is_answered_with_what_to_put_where(tmp_path, dataset):
     """Without `root` the settings are refused, with an empty one the folder is named."""
     with pytest.raises(ConfigError, match=f'"{dataset}" needs data.root, the folder with'):

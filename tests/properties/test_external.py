@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import securefl
-from securefl.data import load_digits
 from securefl.data.arrays import load_arrays
 from securefl.data.corruptions import corrupt
+from securefl.data.digits import load_digits
 from securefl.data.folders import load_class_folders
 from securefl.errors import ConfigError, DataError, RunFolderError
 from securefl.evaluation.named_data import UntrainedStatistics

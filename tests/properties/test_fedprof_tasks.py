@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from securefl.data import load_digits
+from securefl.data.digits import load_digits
 from securefl.data.quality import Quality, assign_qualities
 from securefl.errors import ConfigError
 from securefl.settings.load import load_config

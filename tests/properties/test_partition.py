@@ -7,16 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from securefl.data import (
-    ClassesPerClient,
-    Dirichlet,
-    Dominant,
-    Iid,
-    NormalSizes,
-    parse_partition,
-    split_clients,
-)
-from securefl.data.sizes import normal_sizes
+from securefl.data.partition import ClassesPerClient, Dirichlet, Iid, parse_partition, split_clients
+from securefl.data.sizes import Dominant, NormalSizes, normal_sizes
 from securefl.errors import ConfigError
 
 pytestmark = pytest.mark.shapes

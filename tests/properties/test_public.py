@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefl.data import load_digits
+from securefl.data.digits import load_digits
 from securefl.data.public import carve_public, check_disjoint
 from securefl.data.samples import samples
 from securefl.data.split import Split

@@ -8,7 +8,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from securefl.data import Dominant, load_digits, parse_partition, split_clients
+from securefl.data.digits import load_digits
+from securefl.data.partition import parse_partition, split_clients
 from securefl.data.quality import (
     DENSITY,
     ClientQualities,
@@ -18,7 +19,7 @@ from securefl.data.quality import (
     spoilt_images,
     spoilt_readings,
 )
-from securefl.data.sizes import dominant_sizes
+from securefl.data.sizes import Dominant, dominant_sizes
 from securefl.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.shapes

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from standard_files import write_cifar10
 
 import securefl
-from securefl.data import federation, load_digits
+from securefl.data import federation
+from securefl.data.digits import load_digits
 from securefl.data.federation import load_federation
 from securefl.data.public import content_digests
 from securefl.data.quality import Quality
