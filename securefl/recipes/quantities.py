@@ -1,79 +1,205 @@
-"""Quantities that a table's cells hold, and their reading from a run's folder."""
+"""Quantities that a table's cells hold: a row each in `QUANTITIES`, read from a run's folder.
+
+A new quantity is a function and its row.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from securefl.errors import RunFolderError
 from securefl.evaluation.named_data import evaluate, load_trained
 from securefl.federation.ledger import Entry, Ledger
 from securefl.report.census import hours, selected_share, times_selected, watt_hours
 from securefl.runs.folder_reader import METRICS, QUALITIES, read_metrics, read_run
+from securefl.settings.tables import Config
 
-
-class Quantity(StrEnum):
-    """Number that a run's folder tells."""
-
-    ACCURACY = "accuracy"
-    """Test accuracy after the last round, in %; here and below of a regression R², times 100."""
-    MEAN_ACCURACY = "mean-accuracy"
-    """Test accuracy, mean over the last rounds, in %."""
-    BEST_ACCURACY = "best-accuracy"
-    """Test accuracy of the best round, in %."""
-    EXTERNAL_ACCURACY = "external-accuracy"
-    """Accuracy of the final global model on clients that never trained, their mean, in %."""
-    ROUNDS_TO_TARGET = "rounds-to-target"
-    """First round whose test accuracy is at least the target."""
-    MINUTES_TO_TARGET = "minutes-to-target"
-    """Minutes on simulated devices of the rounds up to that one."""
-    WH_TO_TARGET = "wh-to-target"
-    """Energy of all devices by then, in Wh."""
-    SELECTED_SHARE = "selected-share"
-    """Share of all selections that clients of some qualities had, in %."""
-    EXCHANGES = "exchanges"
-    """Communication rounds of the whole run: 3L + 1 for each round of FedTAN."""
-    EXTRA_EXCHANGES = "extra-exchanges"
-    """Share of the exchanges that carry something else than the model, in %."""
-    MEGABYTES_PER_ROUND = "megabytes-per-round"
-    """Traffic as FedTAN's Table 3 counts it, in MiB, mean over the rounds."""
-    GIGABYTES = "gigabytes"
-    """Traffic of the whole run in the same count, in GiB."""
-    GIGABITS = "gigabits"
-    """Traffic of the whole run in the same count, in 2^30 bits."""
-    EXTRA_TRAFFIC = "extra-traffic"
-    """Share of the traffic that is something else than the model, in %."""
-
-    @property
-    def decimals(self) -> int:
-        """Digits after the point that tables show."""
-        return DECIMALS[self]
-
-
-DECIMALS = {
-    Quantity.ACCURACY: 2,
-    Quantity.MEAN_ACCURACY: 2,
-    Quantity.BEST_ACCURACY: 2,
-    Quantity.EXTERNAL_ACCURACY: 2,
-    Quantity.ROUNDS_TO_TARGET: 1,
-    Quantity.MINUTES_TO_TARGET: 3,
-    Quantity.WH_TO_TARGET: 4,
-    Quantity.SELECTED_SHARE: 1,
-    Quantity.EXCHANGES: 0,
-    Quantity.EXTRA_EXCHANGES: 2,
-    Quantity.MEGABYTES_PER_ROUND: 4,
-    Quantity.GIGABYTES: 4,
-    Quantity.GIGABITS: 4,
-    Quantity.EXTRA_TRAFFIC: 4,
-}
-SIMULATED = {Quantity.MINUTES_TO_TARGET, Quantity.WH_TO_TARGET}
-TARGETED = {Quantity.ROUNDS_TO_TARGET, *SIMULATED}
 QualityName = Literal["normal", "irrelevant", "blurred", "salt-and-pepper", "polluted", "noisy"]
+LAST = 10
+"""Rounds of a mean accuracy."""
+MINUTES_PER_HOUR = 60
+GIB_IN_MIB = 1024
+BITS = 8
+MODEL = ("model/", "update/")
+"""How the names of messages begin that carry the model: its broadcast, and clients' updates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number that a run's folder tells, as a row of `QUANTITIES`."""
+
+    name: str
+    decimals: int
+    """Digits after the point that tables show."""
+    of: Callable[[Path, Measure], float | None]
+    """The quantity of a complete run in this folder; None where the target was never reached."""
+    needs: str = ""
+    """Key of `Measure` that goes with it, and must."""
+    takes: str = ""
+    """Key of `Measure` that goes with it, and may be absent."""
+    missing: Callable[[Config], str] = lambda _: ""
+    """Reason why runs of these settings leave no such number behind; empty where they do."""
+
+
+def _scores(folder: Path) -> list[float]:
+    """Return the test accuracy of each round in %; of a regression R², times 100."""
+    return [100 * m.score for m in read_metrics(folder)]
+
+
+def _external_accuracy(folder: Path, measure: Measure) -> float:
+    """Return the final global model's accuracy on clients that never trained, their mean, in %."""
+    trained = load_trained(folder)
+    tau, batch_size = measure.adapt_bn, measure.batch_size
+    scores = [
+        evaluate(trained.model, data, adapt_bn=tau, batch_size=batch_size, loss=trained.task.loss)
+        for data in trained.task.external.values()
+    ]
+    return 100 * statistics.mean(score.value for score in scores)
+
+
+def _everybody_trains(config: Config) -> str:
+    if config.data.leave_out is not None:
+        return ""
+    return "every client trains; name those who do not in data.leave_out"
+
+
+def _place_of_target(folder: Path, measure: Measure) -> int | None:
+    """Return the place of the first round whose test accuracy is at least the target."""
+    target = measure.target or 0
+    return next((i for i, score in enumerate(_scores(folder)) if score >= target), None)
+
+
+def _rounds_to_target(folder: Path, measure: Measure) -> float | None:
+    place = _place_of_target(folder, measure)
+    return None if place is None else read_metrics(folder)[place].round
+
+
+def _minutes_to_target(folder: Path, measure: Measure) -> float | None:
+    """Return the time that the rounds up to the target took on simulated devices."""
+    place = _place_of_target(folder, measure)
+    if place is None:
+        return None
+    return MINUTES_PER_HOUR * _known(hours(read_metrics(folder)), folder)[place]
+
+
+def _wh_to_target(folder: Path, measure: Measure) -> float | None:
+    """Return what all devices had spent when the target was reached, in Wh."""
+    place = _place_of_target(folder, measure)
+    return None if place is None else _known(watt_hours(read_metrics(folder)), folder)[place]
+
+
+def _known(sums: list[float] | None, folder: Path) -> list[float]:
+    """A recipe with such a quantity simulates devices, so the folder is at fault."""
+    if sums is None:
+        raise RunFolderError(
+            f"{folder / METRICS}: damaged (a round has no simulated time or energy)"
+        )
+    return sums
+
+
+def _no_devices(config: Config) -> str:
+    if config.devices.specification is not None:
+        return ""
+    return "nothing takes time without devices; set devices.preset"
+
+
+def _selected_share(folder: Path, measure: Measure) -> float:
+    """Return the share of all selections that clients of some qualities had, in %."""
+    record = read_run(folder)
+    unknown = sorted(times_selected(record).keys() - record.qualities.keys())
+    if unknown or not record.participants:
+        what = f"{QUALITIES} says nothing of {', '.join(unknown)}" if unknown else "no selections"
+        raise RunFolderError(
+            f'{folder}: {what}; measure.quantity = "{measure.quantity}" needs settings that '
+            "select, and clients of known quality"
+        )
+    return 100 * selected_share(record, measure.qualities)
+
+
+def _nobody_selects(config: Config) -> str:
+    if config.selection.name != "all":
+        return ""
+    return "all clients are in every round; set selection.name"
+
+
+def _rounds(folder: Path) -> list[list[Entry]]:
+    rounds: dict[int, list[Entry]] = {}
+    for entry in read_run(folder).ledger:
+        rounds.setdefault(entry.round, []).append(entry)
+    return list(rounds.values())
+
+
+def _exchanges(rounds: Iterable[list[Entry]]) -> int:
+    """Return the communication rounds of these rounds: 3L + 1 for each of FedTAN."""
+    return sum(Ledger(entries).communication_rounds(entries[0].round) for entries in rounds)
+
+
+def _megabytes(rounds: Iterable[list[Entry]]) -> float:
+    """Return the traffic as FedTAN's Table 3 counts it, in MiB."""
+    return sum(Ledger(entries).paper_megabytes(entries[0].round) for entries in rounds)
+
+
+def _extra_exchanges(folder: Path, _measure: Measure) -> float:
+    """Return the share of the exchanges that carry something else than the model, in %."""
+    rounds = _rounds(folder)  # the model alone takes one exchange a round
+    return 100 * (1 - len(rounds) / _exchanges(rounds))
+
+
+def _megabytes_per_round(folder: Path, _measure: Measure) -> float:
+    rounds = _rounds(folder)
+    return _megabytes(rounds) / len(rounds)
+
+
+def _extra_traffic(folder: Path, _measure: Measure) -> float:
+    """Return the share of the traffic that is something else than the model, in %."""
+    rounds = _rounds(folder)
+    of_model = ([entry for entry in r if entry.name.startswith(MODEL)] for r in rounds)
+    return 100 * (1 - _megabytes(of_model) / _megabytes(rounds))
+
+
+_ROWS = (
+    Quantity("accuracy", 2, lambda folder, _: _scores(folder)[-1]),
+    Quantity(
+        "mean-accuracy",
+        2,
+        lambda folder, measure: statistics.mean(_scores(folder)[-(measure.last or LAST) :]),
+        takes="last",
+    ),
+    Quantity("best-accuracy", 2, lambda folder, _: max(_scores(folder))),
+    Quantity(
+        "external-accuracy", 2, _external_accuracy, takes="adapt_bn", missing=_everybody_trains
+    ),
+    Quantity("rounds-to-target", 1, _rounds_to_target, needs="target"),
+    Quantity("minutes-to-target", 3, _minutes_to_target, needs="target", missing=_no_devices),
+    Quantity("wh-to-target", 4, _wh_to_target, needs="target", missing=_no_devices),
+    Quantity("selected-share", 1, _selected_share, needs="qualities", missing=_nobody_selects),
+    Quantity("exchanges", 0, lambda folder, _: _exchanges(_rounds(folder))),
+    Quantity("extra-exchanges", 2, _extra_exchanges),
+    Quantity("megabytes-per-round", 4, _megabytes_per_round),
+    Quantity("gigabytes", 4, lambda folder, _: _megabytes(_rounds(folder)) / GIB_IN_MIB),
+    Quantity("gigabits", 4, lambda folder, _: BITS * _megabytes(_rounds(folder)) / GIB_IN_MIB),
+    Quantity("extra-traffic", 4, _extra_traffic),
+)
+QUANTITIES = {row.name: row for row in _ROWS}
+
+_NEEDED = {
+    "target": "a target in %, such as 90.0, and no other takes one",
+    "qualities": 'some, such as ["blurred"], and no other takes them',
+}
+
+
+def _known_name(name: str) -> str:
+    if name not in QUANTITIES:
+        raise ValueError(
+            f"measure.quantity = {name!r:.200}: must be one of {', '.join(QUANTITIES)}"
+        )
+    return name
 
 
 class Measure(BaseModel):
@@ -81,7 +207,8 @@ class Measure(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    quantity: Quantity = Quantity.ACCURACY
+    quantity: Annotated[str, AfterValidator(_known_name)] = "accuracy"
+    """A name in `QUANTITIES`."""
     target: Annotated[float, Field(gt=0, le=100, strict=True)] | None = None
     """Test accuracy in %, for the quantities `…-to-target` alone."""
     last: Annotated[int, Field(ge=1, le=10**6, strict=True)] | None = None
@@ -94,40 +221,34 @@ class Measure(BaseModel):
     batch_size: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 32
     """Number of samples in these test batches."""
 
+    @property
+    def row(self) -> Quantity:
+        """The quantity's row."""
+        return QUANTITIES[self.quantity]
+
     @model_validator(mode="after")
     def _fits_together(self) -> Measure:
-        if (self.quantity in TARGETED) != (self.target is not None):
-            raise ValueError(
-                f'measure.quantity = "{self.quantity}" with measure.target = {self.target}: '
-                '"rounds-to-target" (or minutes, or wh) needs a target in %, such as 90.0, and no '
-                "other takes one"
-            )
-        if self.last is not None and self.quantity is not Quantity.MEAN_ACCURACY:
-            raise ValueError(
-                f'measure.last = {self.last} with measure.quantity = "{self.quantity}": it goes '
-                'with "mean-accuracy" alone'
-            )
-        if (self.quantity is Quantity.SELECTED_SHARE) != bool(self.qualities):
-            raise ValueError(
-                f'measure.quantity = "{self.quantity}" with measure.qualities = '
-                f'{list(self.qualities)}: "selected-share" needs some, such as ["blurred"], and '
-                "no other takes them"
-            )
-        if self.adapt_bn is not None and self.quantity is not Quantity.EXTERNAL_ACCURACY:
-            raise ValueError(
-                f'measure.adapt_bn = {self.adapt_bn} with measure.quantity = "{self.quantity}": it '
-                'goes with "external-accuracy" alone'
-            )
+        for reason in self._clashes():
+            raise ValueError(reason)
         return self
 
-
-LAST = 10
-"""Number of rounds of a mean accuracy."""
-MINUTES_PER_HOUR = 60
-GIB_IN_MIB = 1024
-BITS = 8
-MODEL = ("model/", "update/")
-"""Beginnings of the names of messages that carry the model: its broadcast, clients' updates."""
+    def _clashes(self) -> Iterator[str]:
+        """Yield what the quantity needs and was not told, and what it was told in vain."""
+        for key in dict.fromkeys(k for row in _ROWS for k in (row.needs, row.takes) if k):
+            value = getattr(self, key)
+            given = value not in {None, ()}
+            names = " or ".join(f'"{r.name}"' for r in _ROWS if key in {r.needs, r.takes})
+            if key in _NEEDED and (self.row.needs == key) != given:
+                value = list(value) if isinstance(value, tuple) else value
+                yield (
+                    f'measure.quantity = "{self.quantity}" with measure.{key} = {value}: {names} '
+                    f"needs {_NEEDED[key]}"
+                )
+            if key not in _NEEDED and given and self.row.takes != key:
+                yield (
+                    f'measure.{key} = {value} with measure.quantity = "{self.quantity}": it goes '
+                    f"with {names} alone"
+                )
 
 
 def measured(folder: Path, measure: Measure) -> float | None:
@@ -136,106 +257,4 @@ def measured(folder: Path, measure: Measure) -> float | None:
     Raises:
         RunFolderError: no run's folder, or a damaged one.
     """
-    match measure.quantity:
-        case Quantity.ACCURACY | Quantity.MEAN_ACCURACY | Quantity.BEST_ACCURACY:
-            return _score([100 * m.score for m in read_metrics(folder)], measure)
-        case Quantity.ROUNDS_TO_TARGET | Quantity.MINUTES_TO_TARGET | Quantity.WH_TO_TARGET:
-            return _to_target(folder, measure)
-        case Quantity.SELECTED_SHARE:
-            return _selected_share(folder, measure)
-        case Quantity.EXTERNAL_ACCURACY:
-            return _external_accuracy(folder, measure)
-        case _:
-            return _traffic(_by_round(read_run(folder).ledger), measure.quantity)
-
-
-def _score(by_round: Sequence[float], measure: Measure) -> float:
-    match measure.quantity:
-        case Quantity.MEAN_ACCURACY:
-            return statistics.mean(by_round[-(measure.last or LAST) :])
-        case Quantity.BEST_ACCURACY:
-            return max(by_round)
-        case _:
-            return by_round[-1]
-
-
-def _to_target(folder: Path, measure: Measure) -> float | None:
-    metrics, target = read_metrics(folder), measure.target or 0
-    place = next((i for i, m in enumerate(metrics) if 100 * m.score >= target), None)
-    if place is None:
-        return None
-    match measure.quantity:
-        case Quantity.MINUTES_TO_TARGET:
-            return MINUTES_PER_HOUR * _known(hours(metrics), folder)[place]
-        case Quantity.WH_TO_TARGET:
-            return _known(watt_hours(metrics), folder)[place]
-        case _:
-            return metrics[place].round
-
-
-def _known(sums: list[float] | None, folder: Path) -> list[float]:
-    """Require values: such a quantity's recipe simulates devices, so the folder is at fault."""
-    if sums is None:
-        raise RunFolderError(
-            f"{folder / METRICS}: damaged (a round has no simulated time or energy)"
-        )
-    return sums
-
-
-def _selected_share(folder: Path, measure: Measure) -> float:
-    record = read_run(folder)
-    unknown = sorted(times_selected(record).keys() - record.qualities.keys())
-    if unknown or not record.participants:
-        what = f"{QUALITIES} says nothing of {', '.join(unknown)}" if unknown else "no selections"
-        raise RunFolderError(
-            f'{folder}: {what}; measure.quantity = "{measure.quantity}" needs settings that '
-            "select, and clients of known quality"
-        )
-    return 100 * selected_share(record, measure.qualities)
-
-
-def _external_accuracy(folder: Path, measure: Measure) -> float:
-    trained = load_trained(folder)
-    tau, batch_size = measure.adapt_bn, measure.batch_size
-    scores = [
-        evaluate(trained.model, data, adapt_bn=tau, batch_size=batch_size, loss=trained.task.loss)
-        for data in trained.task.external.values()
-    ]
-    return 100 * statistics.mean(score.value for score in scores)
-
-
-def _traffic(rounds: list[list[Entry]], quantity: Quantity) -> float:
-    megabytes = sum(map(_megabytes, rounds))
-    exchanges = sum(map(_exchanges, rounds))
-    match quantity:
-        case Quantity.EXCHANGES:
-            return exchanges
-        case Quantity.EXTRA_EXCHANGES:  # the model alone takes one exchange a round
-            return 100 * (1 - len(rounds) / exchanges)
-        case Quantity.MEGABYTES_PER_ROUND:
-            return megabytes / len(rounds)
-        case Quantity.GIGABYTES:
-            return megabytes / GIB_IN_MIB
-        case Quantity.GIGABITS:
-            return megabytes * BITS / GIB_IN_MIB
-        case _:
-            return 100 * (1 - sum(map(_model_megabytes, rounds)) / megabytes)
-
-
-def _by_round(ledger: Iterable[Entry]) -> list[list[Entry]]:
-    rounds: dict[int, list[Entry]] = {}
-    for entry in ledger:
-        rounds.setdefault(entry.round, []).append(entry)
-    return list(rounds.values())
-
-
-def _exchanges(entries: list[Entry]) -> int:
-    return Ledger(entries).communication_rounds(entries[0].round)
-
-
-def _megabytes(entries: list[Entry]) -> float:
-    return Ledger(entries).paper_megabytes(entries[0].round)
-
-
-def _model_megabytes(entries: list[Entry]) -> float:
-    return _megabytes([entry for entry in entries if entry.name.startswith(MODEL)])
+    return measure.row.of(folder, measure)

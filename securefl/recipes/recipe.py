@@ -28,9 +28,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from securefl.errors import ConfigError
-from securefl.recipes.quantities import SIMULATED, Measure, Quantity
-from securefl.settings.load import parse_tables, read_tables
-from securefl.settings.reasons import suggestion
+from securefl.recipes.quantities import Measure
+from securefl.settings.load import parse_tables, read_tables, suggestion
 from securefl.settings.tables import Config
 
 Tables = dict[str, dict[str, Any]]
@@ -203,22 +202,9 @@ def _cell(file: _File, common: Tables, row: _Row, column: _Column) -> Cell:
 
 
 def _check_measure(measure: Measure, config: Config, where: str) -> None:
-    """Require that these settings leave behind what is measured; ConfigError where they do not."""
-    if measure.quantity in SIMULATED and config.devices.specification is None:
-        raise ConfigError(
-            f'{where}measure.quantity = "{measure.quantity}": nothing takes time without devices; '
-            "set devices.preset"
-        )
-    if measure.quantity is Quantity.SELECTED_SHARE and not config.selection.selects:
-        raise ConfigError(
-            f'{where}measure.quantity = "{measure.quantity}": all clients are in every round; set '
-            "selection.name"
-        )
-    if measure.quantity is Quantity.EXTERNAL_ACCURACY and config.data.leave_out is None:
-        raise ConfigError(
-            f'{where}measure.quantity = "{measure.quantity}": every client trains; name those who '
-            "do not in data.leave_out"
-        )
+    """Raise ConfigError where runs of these settings leave behind nothing to measure."""
+    if missing := measure.row.missing(config):
+        raise ConfigError(f'{where}measure.quantity = "{measure.quantity}": {missing}')
 
 
 def _merged(*parts: Tables) -> Tables:

@@ -57,7 +57,7 @@ class MeasuredCell:
         missing = [value for value in self.values if isinstance(value, NoValue)]
         if self.mean is None:
             return " or ".join(sorted(set(missing)))
-        decimals = self.cell.measure.quantity.decimals
+        decimals = self.cell.measure.row.decimals
         text = f"{self.mean:.{decimals}f}"
         text += "" if self.std is None else f" ± {self.std:.{decimals}f}"
         counts = [f"{missing.count(why)} of {len(self.values)} {why}" for why in NoValue]

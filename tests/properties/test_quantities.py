@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from securefl.data.quality import Quality
 from securefl.errors import ConfigError, RunFolderError
-from securefl.recipes.quantities import DECIMALS, Measure, QualityName, Quantity, measured
+from securefl.recipes.quantities import QUANTITIES, Measure, QualityName, Quantity, measured
 from securefl.recipes.recipe import load_recipe
+from securefl.runs.folder_reader import read_metrics
 
 SELECTED = {"quantity": "selected-share", "qualities": ["irrelevant", "blurred"]}
 
@@ -62,9 +63,22 @@ def test_a_mean_is_over_the_last_ten_rounds(tmp_path):
     assert measured(tmp_path / "run", Measure(quantity="mean-accuracy")) == pytest.approx(60)
 
 
-def test_every_quantity_has_its_decimals():
+def test_a_new_quantity_is_one_row(run, monkeypatch):
+    """Recipes take its name, refuse what it is not told, and read it from the folder."""
+    row = Quantity("rounds", 0, lambda folder, _: len(read_metrics(folder)), takes="last")
+    monkeypatch.setitem(QUANTITIES, "rounds", row)
+    measure = Measure(quantity="rounds", last=3)
+    assert measured(run, measure) == 4
+    assert measure.row.decimals == 0
+    with pytest.raises(ValidationError, match=r'"rounds" with measure\.target = 1\.0'):
+        Measure(quantity="rounds", target=1.0)
+
+
+def test_every_quantity_has_its_decimals_and_asks_for_what_a_recipe_can_tell():
     """No table stops at a number that it cannot write."""
-    assert DECIMALS.keys() == set(Quantity)
+    for name, row in QUANTITIES.items():
+        assert (row.name, row.decimals >= 0) == (name, True)
+        assert {row.needs, row.takes} <= {"", *Measure.model_fields}
 
 
 def test_a_recipe_knows_every_quality():
