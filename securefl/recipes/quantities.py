@@ -1,24 +1,21 @@
-"""Quantities that a table's cells hold: a row each in `QUANTITIES`, read from a run's folder.
+"""Quantities that a table's cells hold: a row each, as a function of a run's figures.
 
-A new quantity is a function and its row.
+A new quantity is one row. Rows are read without torch, as settings are.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from securefl.errors import RunFolderError
-from securefl.evaluation.named_data import evaluate, load_trained
-from securefl.federation.ledger import Entry, Ledger
-from securefl.report.census import hours, selected_share, times_selected, watt_hours
-from securefl.runs.folder_reader import METRICS, QUALITIES, read_metrics, read_run
 from securefl.settings.tables import Config
+
+if TYPE_CHECKING:
+    from securefl.recipes.figures import RunFigures
 
 QualityName = Literal["normal", "irrelevant", "blurred", "salt-and-pepper", "polluted", "noisy"]
 LAST = 10
@@ -26,8 +23,6 @@ LAST = 10
 MINUTES_PER_HOUR = 60
 GIB_IN_MIB = 1024
 BITS = 8
-MODEL = ("model/", "update/")
-"""How the names of messages begin that carry the model: its broadcast, and clients' updates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +32,8 @@ class Quantity:
     name: str
     decimals: int
     """Digits after the point that tables show."""
-    of: Callable[[Path, Measure], float | None]
-    """The quantity of a complete run in this folder; None where the target was never reached."""
+    of: Callable[[RunFigures, Measure], float | None]
+    """The quantity of a complete run; None where the target was never reached."""
     needs: str = ""
     """Key of `Measure` that goes with it, and must."""
     takes: str = ""
@@ -47,144 +42,77 @@ class Quantity:
     """Reason why runs of these settings leave no such number behind; empty where they do."""
 
 
-def _scores(folder: Path) -> list[float]:
-    """Return the test accuracy of each round in %; of a regression R², times 100."""
-    return [100 * m.score for m in read_metrics(folder)]
+def _mean_accuracy(run: RunFigures, measure: Measure) -> float:
+    return statistics.mean(run.scores[-(measure.last or LAST) :])
 
 
-def _external_accuracy(folder: Path, measure: Measure) -> float:
-    """Return the final global model's accuracy on clients that never trained, their mean, in %."""
-    trained = load_trained(folder)
-    tau, batch_size = measure.adapt_bn, measure.batch_size
-    scores = [
-        evaluate(trained.model, data, adapt_bn=tau, batch_size=batch_size, loss=trained.task.loss)
-        for data in trained.task.external.values()
-    ]
-    return 100 * statistics.mean(score.value for score in scores)
-
-
-def _everybody_trains(config: Config) -> str:
-    if config.data.leave_out is not None:
-        return ""
-    return "every client trains; name those who do not in data.leave_out"
-
-
-def _place_of_target(folder: Path, measure: Measure) -> int | None:
-    """Return the place of the first round whose test accuracy is at least the target."""
+def _reached(run: RunFigures, measure: Measure, counted: Callable[[], list[float]]) -> float | None:
+    """Return what is counted up to the first round whose test accuracy is at least the target."""
     target = measure.target or 0
-    return next((i for i, score in enumerate(_scores(folder)) if score >= target), None)
+    place = next((i for i, score in enumerate(run.scores) if score >= target), None)
+    return None if place is None else counted()[place]
 
 
-def _rounds_to_target(folder: Path, measure: Measure) -> float | None:
-    place = _place_of_target(folder, measure)
-    return None if place is None else read_metrics(folder)[place].round
+def _rounds_to_target(run: RunFigures, measure: Measure) -> float | None:
+    return _reached(run, measure, lambda: [m.round for m in run.metrics])
 
 
-def _minutes_to_target(folder: Path, measure: Measure) -> float | None:
-    """Return the time that the rounds up to the target took on simulated devices."""
-    place = _place_of_target(folder, measure)
-    if place is None:
-        return None
-    return MINUTES_PER_HOUR * _known(hours(read_metrics(folder)), folder)[place]
+def _minutes_to_target(run: RunFigures, measure: Measure) -> float | None:
+    return _reached(run, measure, lambda: [MINUTES_PER_HOUR * h for h in run.hours])
 
 
-def _wh_to_target(folder: Path, measure: Measure) -> float | None:
-    """Return what all devices had spent when the target was reached, in Wh."""
-    place = _place_of_target(folder, measure)
-    return None if place is None else _known(watt_hours(read_metrics(folder)), folder)[place]
+def _wh_to_target(run: RunFigures, measure: Measure) -> float | None:
+    return _reached(run, measure, lambda: run.watt_hours)
 
 
-def _known(sums: list[float] | None, folder: Path) -> list[float]:
-    """A recipe with such a quantity simulates devices, so the folder is at fault."""
-    if sums is None:
-        raise RunFolderError(
-            f"{folder / METRICS}: damaged (a round has no simulated time or energy)"
-        )
-    return sums
+def _all_train(config: Config) -> str:
+    all_train = config.data.leave_out is None
+    return "every client trains; name those who do not in data.leave_out" if all_train else ""
 
 
 def _no_devices(config: Config) -> str:
-    if config.devices.specification is not None:
-        return ""
-    return "nothing takes time without devices; set devices.preset"
+    none = config.devices.specification is None
+    return "nothing takes time without devices; set devices.preset" if none else ""
 
 
-def _selected_share(folder: Path, measure: Measure) -> float:
-    """Return the share of all selections that clients of some qualities had, in %."""
-    record = read_run(folder)
-    unknown = sorted(times_selected(record).keys() - record.qualities.keys())
-    if unknown or not record.participants:
-        what = f"{QUALITIES} says nothing of {', '.join(unknown)}" if unknown else "no selections"
-        raise RunFolderError(
-            f'{folder}: {what}; measure.quantity = "{measure.quantity}" needs settings that '
-            "select, and clients of known quality"
-        )
-    return 100 * selected_share(record, measure.qualities)
-
-
-def _nobody_selects(config: Config) -> str:
-    if config.selection.name != "all":
-        return ""
-    return "all clients are in every round; set selection.name"
-
-
-def _rounds(folder: Path) -> list[list[Entry]]:
-    rounds: dict[int, list[Entry]] = {}
-    for entry in read_run(folder).ledger:
-        rounds.setdefault(entry.round, []).append(entry)
-    return list(rounds.values())
-
-
-def _exchanges(rounds: Iterable[list[Entry]]) -> int:
-    """Return the communication rounds of these rounds: 3L + 1 for each of FedTAN."""
-    return sum(Ledger(entries).communication_rounds(entries[0].round) for entries in rounds)
-
-
-def _megabytes(rounds: Iterable[list[Entry]]) -> float:
-    """Return the traffic as FedTAN's Table 3 counts it, in MiB."""
-    return sum(Ledger(entries).paper_megabytes(entries[0].round) for entries in rounds)
-
-
-def _extra_exchanges(folder: Path, _measure: Measure) -> float:
-    """Return the share of the exchanges that carry something else than the model, in %."""
-    rounds = _rounds(folder)  # the model alone takes one exchange a round
-    return 100 * (1 - len(rounds) / _exchanges(rounds))
-
-
-def _megabytes_per_round(folder: Path, _measure: Measure) -> float:
-    rounds = _rounds(folder)
-    return _megabytes(rounds) / len(rounds)
-
-
-def _extra_traffic(folder: Path, _measure: Measure) -> float:
-    """Return the share of the traffic that is something else than the model, in %."""
-    rounds = _rounds(folder)
-    of_model = ([entry for entry in r if entry.name.startswith(MODEL)] for r in rounds)
-    return 100 * (1 - _megabytes(of_model) / _megabytes(rounds))
+def _no_choice(config: Config) -> str:
+    none = config.selection.name == "all"
+    return "all clients are in every round; set selection.name" if none else ""
 
 
 _ROWS = (
-    Quantity("accuracy", 2, lambda folder, _: _scores(folder)[-1]),
+    # Test accuracy in %: after the last round, mean of the last ones, best of any, and on
+    # clients that never trained.
+    Quantity("accuracy", 2, lambda run, _: run.scores[-1]),
+    Quantity("mean-accuracy", 2, _mean_accuracy, takes="last"),
+    Quantity("best-accuracy", 2, lambda run, _: max(run.scores)),
     Quantity(
-        "mean-accuracy",
+        "external-accuracy",
         2,
-        lambda folder, measure: statistics.mean(_scores(folder)[-(measure.last or LAST) :]),
-        takes="last",
+        lambda run, measure: 100 * run.external_accuracy(measure),
+        takes="adapt_bn",
+        missing=_all_train,
     ),
-    Quantity("best-accuracy", 2, lambda folder, _: max(_scores(folder))),
-    Quantity(
-        "external-accuracy", 2, _external_accuracy, takes="adapt_bn", missing=_everybody_trains
-    ),
+    # Rounds until the target is reached, what they took on simulated devices, and spent.
     Quantity("rounds-to-target", 1, _rounds_to_target, needs="target"),
     Quantity("minutes-to-target", 3, _minutes_to_target, needs="target", missing=_no_devices),
     Quantity("wh-to-target", 4, _wh_to_target, needs="target", missing=_no_devices),
-    Quantity("selected-share", 1, _selected_share, needs="qualities", missing=_nobody_selects),
-    Quantity("exchanges", 0, lambda folder, _: _exchanges(_rounds(folder))),
-    Quantity("extra-exchanges", 2, _extra_exchanges),
-    Quantity("megabytes-per-round", 4, _megabytes_per_round),
-    Quantity("gigabytes", 4, lambda folder, _: _megabytes(_rounds(folder)) / GIB_IN_MIB),
-    Quantity("gigabits", 4, lambda folder, _: BITS * _megabytes(_rounds(folder)) / GIB_IN_MIB),
-    Quantity("extra-traffic", 4, _extra_traffic),
+    # The share of all selections that clients of some qualities had, in %.
+    Quantity(
+        "selected-share",
+        1,
+        lambda run, measure: 100 * run.selected_share(measure),
+        needs="qualities",
+        missing=_no_choice,
+    ),
+    # Exchanges and traffic; "extra" is the share in % of what is something else than the model,
+    # which alone takes one exchange a round.
+    Quantity("exchanges", 0, lambda run, _: run.exchanges),
+    Quantity("extra-exchanges", 2, lambda run, _: 100 * (1 - len(run.rounds) / run.exchanges)),
+    Quantity("megabytes-per-round", 4, lambda run, _: run.megabytes / len(run.rounds)),
+    Quantity("gigabytes", 4, lambda run, _: run.megabytes / GIB_IN_MIB),
+    Quantity("gigabits", 4, lambda run, _: run.megabytes * BITS / GIB_IN_MIB),
+    Quantity("extra-traffic", 4, lambda run, _: 100 * (1 - run.model_megabytes / run.megabytes)),
 )
 QUANTITIES = {row.name: row for row in _ROWS}
 
@@ -249,12 +177,3 @@ class Measure(BaseModel):
                     f'measure.{key} = {value} with measure.quantity = "{self.quantity}": it goes '
                     f"with {names} alone"
                 )
-
-
-def measured(folder: Path, measure: Measure) -> float | None:
-    """Return the quantity of a complete run; None where the target was never reached.
-
-    Raises:
-        RunFolderError: no run's folder, or a damaged one.
-    """
-    return measure.row.of(folder, measure)

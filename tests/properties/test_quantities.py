@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from securefl.data.quality import Quality
 from securefl.errors import ConfigError, RunFolderError
-from securefl.recipes.quantities import QUANTITIES, Measure, QualityName, Quantity, measured
+from securefl.recipes.figures import measured
+from securefl.recipes.quantities import QUANTITIES, Measure, QualityName, Quantity
 from securefl.recipes.recipe import load_recipe
-from securefl.runs.folder_reader import read_metrics
 
 SELECTED = {"quantity": "selected-share", "qualities": ["irrelevant", "blurred"]}
 
@@ -65,7 +65,7 @@ def test_a_mean_is_over_the_last_ten_rounds(tmp_path):
 
 def test_a_new_quantity_is_one_row(run, monkeypatch):
     """Recipes take its name, refuse what it is not told, and read it from the folder."""
-    row = Quantity("rounds", 0, lambda folder, _: len(read_metrics(folder)), takes="last")
+    row = Quantity("rounds", 0, lambda run, _: len(run.metrics), takes="last")
     monkeypatch.setitem(QUANTITIES, "rounds", row)
     measure = Measure(quantity="rounds", last=3)
     assert measured(run, measure) == 4

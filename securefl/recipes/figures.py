@@ -1,0 +1,133 @@
+"""Figures of a complete run's folder, from which quantities are made."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from securefl.errors import RunFolderError
+from securefl.evaluation.named_data import evaluate, load_trained
+from securefl.federation.ledger import Entry, Ledger
+from securefl.recipes.quantities import Measure
+from securefl.report.census import hours, selected_share, times_selected, watt_hours
+from securefl.runs.folder_reader import (
+    METRICS,
+    QUALITIES,
+    RoundMetrics,
+    RunRecord,
+    read_metrics,
+    read_run,
+)
+
+MODEL = ("model/", "update/")
+"""How the names of messages begin that carry the model: its broadcast, and clients' updates."""
+
+
+def measured(folder: Path, measure: Measure) -> float | None:
+    """Return the quantity of a complete run; None where the target was never reached.
+
+    Raises:
+        RunFolderError: no run's folder, or a damaged one.
+    """
+    return measure.row.of(RunFigures(folder), measure)
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """Figures of one run, each read when it is first asked for."""
+
+    folder: Path
+
+    @cached_property
+    def metrics(self) -> list[RoundMetrics]:
+        """Metrics of each round."""
+        return list(read_metrics(self.folder))
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """Everything in the folder."""
+        return read_run(self.folder)
+
+    @property
+    def scores(self) -> list[float]:
+        """Test accuracy of each round in %; of a regression R², times 100."""
+        return [100 * m.score for m in self.metrics]
+
+    @property
+    def hours(self) -> list[float]:
+        """Hours on simulated devices at the end of each round."""
+        return self._known(hours(self.metrics))
+
+    @property
+    def watt_hours(self) -> list[float]:
+        """Energy that all devices had spent at the end of each round, in Wh."""
+        return self._known(watt_hours(self.metrics))
+
+    def _known(self, sums: list[float] | None) -> list[float]:
+        """A recipe with such a quantity simulates devices, so the folder is at fault."""
+        if sums is None:
+            raise RunFolderError(
+                f"{self.folder / METRICS}: damaged (a round has no simulated time or energy)"
+            )
+        return sums
+
+    def selected_share(self, measure: Measure) -> float:
+        """Return the share of all selections that clients of the measure's qualities had.
+
+        Raises:
+            RunFolderError: nobody was selected, or a client of unknown quality was.
+        """
+        record = self.record
+        unknown = sorted(times_selected(record).keys() - record.qualities.keys())
+        if unknown or not record.participants:
+            nothing = f"{QUALITIES} says nothing of {', '.join(unknown)}"
+            raise RunFolderError(
+                f"{self.folder}: {nothing if unknown else 'no selections'}; measure.quantity = "
+                f'"{measure.quantity}" needs settings that select, and clients of known quality'
+            )
+        return selected_share(record, measure.qualities)
+
+    def external_accuracy(self, measure: Measure) -> float:
+        """Return the final global model's mean accuracy on clients that never trained."""
+        trained = load_trained(self.folder)
+        scores = [
+            evaluate(
+                trained.model,
+                data,
+                adapt_bn=measure.adapt_bn,
+                batch_size=measure.batch_size,
+                loss=trained.task.loss,
+            )
+            for data in trained.task.external.values()
+        ]
+        return statistics.mean(score.value for score in scores)
+
+    @cached_property
+    def rounds(self) -> list[list[Entry]]:
+        """Messages of each round."""
+        rounds: dict[int, list[Entry]] = {}
+        for entry in self.record.ledger:
+            rounds.setdefault(entry.round, []).append(entry)
+        return list(rounds.values())
+
+    @property
+    def exchanges(self) -> int:
+        """Communication rounds of the whole run: 3L + 1 for each round of FedTAN."""
+        return sum(Ledger(r).communication_rounds(r[0].round) for r in self.rounds)
+
+    @property
+    def megabytes(self) -> float:
+        """Traffic of the whole run as FedTAN's Table 3 counts it, in MiB."""
+        return _megabytes(self.rounds)
+
+    @property
+    def model_megabytes(self) -> float:
+        """Part of the traffic that carries the model, in MiB."""
+        return _megabytes([e for e in r if e.name.startswith(MODEL)] for r in self.rounds)
+
+
+def _megabytes(rounds: Iterable[list[Entry]]) -> float:
+    return sum(Ledger(entries).paper_megabytes(entries[0].round) for entries in rounds)
