@@ -30,7 +30,7 @@ class DataSet:
 
     @property
     def by_domain(self) -> bool:
-        """Whether each domain is a client."""
+        """True where each domain is a client."""
         return bool(self.domains)
 
 

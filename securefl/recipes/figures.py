@@ -23,7 +23,7 @@ from securefl.runs.folder_reader import (
 )
 
 MODEL = ("model/", "update/")
-"""How the names of messages begin that carry the model: its broadcast, and clients' updates."""
+"""Beginnings of names of messages that carry the model: its broadcast, and clients' updates."""
 
 
 def measured(folder: Path, measure: Measure) -> float | None:

@@ -29,7 +29,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from securefl.errors import ConfigError
 from securefl.recipes.quantities import Measure
-from securefl.settings.load import parse_tables, read_tables, suggestion
+from securefl.settings.load import parse_tables, read_tables
+from securefl.settings.reasons import suggestion
 from securefl.settings.tables import Config
 
 Tables = dict[str, dict[str, Any]]
