@@ -42,7 +42,7 @@ from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.message import Roster
 from securefl.federation.opening import Opening
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.norms.find import statistics
 from securefl.types import Kind, MessageSpec
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from securefl.build.simulation import simulated
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.runs.loop import Rounds
 from securefl.settings.load import parse_tables
 from securefl.settings.tables import Config

@@ -28,7 +28,7 @@ from securefl.algorithms.algorithm import averaged_tensors
 from securefl.crypto.params import SUMS
 from securefl.exchange.layout import pack
 from securefl.exchange.plain import PlainChannel
-from securefl.models import build_model
+from securefl.models.build import build_model
 
 
 @dataclass(frozen=True, slots=True)

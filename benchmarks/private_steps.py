@@ -23,7 +23,7 @@ from securefl.algorithms.algorithm import Sgd, Work, trained_parameters
 from securefl.algorithms.solvers.sgd import SGD
 from securefl.algorithms.solvers.solver import LocalSolver, Start
 from securefl.data.samples import samples
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.privacy.clipping import Clipping
 from securefl.privacy.dp_sgd import DpSgd, PrivateStep
 from securefl.privacy.randomness import secret

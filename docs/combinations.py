@@ -17,7 +17,7 @@ from torch import nn
 
 from securefl.build.simulation import simulated
 from securefl.errors import ConfigError, DataError
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.settings.axes import NORMALISATIONS, REFINEMENTS, SELECTORS
 from securefl.settings.axes import SERVERS as OPTIMISERS
 from securefl.settings.axes import SOLVERS as LOCAL

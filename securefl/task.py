@@ -22,7 +22,7 @@ from securefl.errors import ConfigError, DataError
 from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.io.text import can_name_a_folder
 from securefl.metrics import Measure, chosen_metric, loss_name, takes_floats
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.settings.choice import Choice
 from securefl.settings.clashes import reads_public
 from securefl.settings.tables import Config

@@ -16,7 +16,7 @@ from securefl.data.site_file import load_site, read_site
 from securefl.data.split import Split
 from securefl.errors import ConfigError
 from securefl.federation.ledger import SERVER
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.settings.samples import SamplesTable
 from securefl.settings.samples_clashes import public_reader, sites_read_public
 from securefl.settings.tables import Config

@@ -76,7 +76,7 @@ def _no_devices(config: Config) -> str:
 
 
 def _no_choice(config: Config) -> str:
-    none = config.selection.name == "all"
+    none = not config.selection.selects
     return "all clients are in every round; set selection.name" if none else ""
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from securefl.errors import ConfigError, CouplingFound, DataError, SecureFLError
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.norms.convert import convert_norm
 from securefl.norms.frozen import at_rest, frozen_batch_norm
 from securefl.norms.pooled import pooled_batch_norm

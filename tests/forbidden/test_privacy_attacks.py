@@ -31,7 +31,7 @@ from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.client import Client
 from securefl.federation.round import ServerRound
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.privacy import client_level, distributed_noise
 from securefl.privacy.client_level import ClientLevel
 from securefl.privacy.clipping import Clipping

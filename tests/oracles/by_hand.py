@@ -11,7 +11,7 @@ from torch.nn import functional
 import securefl
 from securefl.data.samples import minibatches, samples
 from securefl.federation.training import round_generator
-from securefl.models import build_model
+from securefl.models.build import build_model
 
 SIZES = (5, 9, 14, 8)
 BATCH, LR, DECAY, SEED = 10, 0.05, 1e-2, 3

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from securefl.algorithms.algorithm import trained_parameters
 from securefl.errors import ConfigError, DataError
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.norms.find import batch_norm_layers
 from securefl.norms.frozen import Affine, at_rest_twin, frozen_batch_norm
 from securefl.privacy.clipping import ClippedGradients, Clipping

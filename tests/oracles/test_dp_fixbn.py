@@ -25,7 +25,8 @@ from securefl.build.simulation import simulated
 from securefl.errors import ConfigError, DataError, TooFewContributions
 from securefl.federation.client import Client
 from securefl.federation.training import round_generator
-from securefl.models import batch_norm_1d, mlp
+from securefl.models.layers import batch_norm_1d
+from securefl.models.mlp import mlp
 from securefl.privacy.distributed_noise import DistributedNoise
 from securefl.privacy.dp_fixbn import StatisticsRelease, evenly
 from securefl.privacy.randomness import Seeded

@@ -13,7 +13,7 @@ from torch.nn import functional
 import securefl
 from securefl.data.samples import minibatches, samples
 from securefl.federation.training import round_generator
-from securefl.models import build_model
+from securefl.models.build import build_model
 
 SIZES = (5, 9, 14, 8)
 LR, MOMENTUM, DECAY, SEED = 0.05, 0.9, 1e-2, 3

@@ -20,7 +20,7 @@ from securefl.algorithms.local_sgd import _walkable
 from securefl.build.simulation import simulated
 from securefl.errors import ValueRefused
 from securefl.federation.client import Client
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.norms.frozen import at_rest_twin
 from securefl.simulation import workspace
 from securefl.simulation.processes.ipc import ALIGNED

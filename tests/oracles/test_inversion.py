@@ -36,7 +36,7 @@ from securefl.audit.inversion.verdict import STATISTICS_SEALED
 from securefl.audit.rules import Verdict, decided
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
-from securefl.models import build_model
+from securefl.models.build import build_model
 
 BRIEF = Search(steps=200, restarts=2)
 

@@ -12,8 +12,9 @@ from torch import nn
 
 import securefl
 from securefl.errors import DataError
-from securefl.models import build_model, fixup_resnet20, group_norm, instance_norm, layer_norm
-from securefl.models.fixup import FixupBlock, ScalarBias, ScalarMultiplier
+from securefl.models.build import build_model
+from securefl.models.fixup import FixupBlock, ScalarBias, ScalarMultiplier, fixup_resnet20
+from securefl.models.layers import group_norm, instance_norm, layer_norm
 from securefl.models.resnet import Shortcut
 from securefl.norms.weight_standardization import standardise_weights
 

@@ -16,7 +16,7 @@ from side_by_side import vector
 
 import securefl
 from securefl.errors import Diverged
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.runs.session import torch_threads
 from securefl.simulation.processes import worker_process
 

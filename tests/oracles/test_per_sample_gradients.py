@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.models.mlp import mlp
 from securefl.norms.find import batch_norm_layers
 from securefl.norms.frozen import at_rest

@@ -15,7 +15,7 @@ from securefl.algorithms.profiling import default_layer, profile, profile_length
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.exchange.profile_match import VARIANCE_FLOOR, Profile, divergence
-from securefl.models import build_model
+from securefl.models.build import build_model
 
 pytestmark = pytest.mark.shapes
 

@@ -26,7 +26,7 @@ from securefl.algorithms.solvers.solver import Start
 from securefl.data.samples import minibatches, samples
 from securefl.errors import ConfigError, DataError
 from securefl.federation.training import round_generator
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.types import Kind, Memory
 
 ROUNDS, STEPS, LR = 5, 3, 0.2

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import securefl
-from securefl.models import build_model
+from securefl.models.build import build_model
 
 
 def ledger(norm, *settings, rounds=1):

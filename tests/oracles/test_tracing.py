@@ -45,7 +45,7 @@ from securefl.audit.tracing.traceable import (
 from securefl.audit.tracing.verdict import RULES, SentStatistics, Shown, Traced
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.norms.find import batch_norm_layers
 from securefl.privacy.private_profiles import PrivateProfiler
 from securefl.privacy.randomness import Seeded

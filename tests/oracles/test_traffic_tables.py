@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import securefl
-from securefl.models import build_model
+from securefl.models.build import build_model
 
 CLIENTS = 5
 MODEL = ("model/", "update/")

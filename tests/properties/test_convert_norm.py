@@ -11,7 +11,7 @@ from torch import nn
 import securefl
 from securefl import convert_norm
 from securefl.errors import ConfigError, DataError
-from securefl.models import build_model
+from securefl.models.build import build_model
 from securefl.norms.find import batch_norm_layers
 
 pytestmark = pytest.mark.shapes

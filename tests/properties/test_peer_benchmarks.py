@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from securefl.models import build_model
+from securefl.models.build import build_model
 
 
 def test_the_lenet_is_lecuns_in_size(benchmark):
