@@ -8,7 +8,7 @@ from pathlib import Path
 
 from securefl.build.run import resume, run
 from securefl.errors import ConfigError, Diverged
-from securefl.recipes.quantities import measured
+from securefl.recipes.figures import measured
 from securefl.recipes.recipe import Cell, Recipe
 from securefl.recipes.table import MeasuredCell, NoValue, RecipeTable, Value
 from securefl.runs.folder_reader import RoundMetrics, holds_run, read_config, read_metrics

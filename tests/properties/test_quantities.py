@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from securefl.data.quality import Quality
 from securefl.errors import ConfigError, RunFolderError
-from securefl.recipes.quantities import DECIMALS, Measure, QualityName, Quantity, measured
+from securefl.recipes.figures import measured
+from securefl.recipes.quantities import DECIMALS, Measure, QualityName, Quantity
 from securefl.recipes.recipe import load_recipe
 
 SELECTED = {"quantity": "selected-share", "qualities": ["irrelevant", "blurred"]}
