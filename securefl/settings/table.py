@@ -1,4 +1,4 @@
-"""What the tables of settings have in common: no unknown key, and the kinds of numbers."""
+"""The base of all tables of settings, which have no unknown key; and the kinds of numbers."""
 
 from __future__ import annotations
 
