@@ -14,6 +14,6 @@ Count = Annotated[int, Field(ge=1, le=10**7, strict=True)]
 
 
 class Table(BaseModel):
-    """A frozen table; the text under a key is its description."""
+    """A frozen table; the text under a key describes it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)

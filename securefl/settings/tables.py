@@ -84,7 +84,7 @@ class RunTable(Table):
     repeats."""
     rounds: Count = 200
     engine: Literal["auto", "sequential", "vectorised", "parallel", "ray"] = "auto"
-    """Way in which a simulation trains: clients one after the other, many side by side, or one after
+    """Way in which a simulation trains: one client after the other, many side by side, or one after
     the other in several processes, of this machine (`parallel`) or of a cluster (`ray`). The result
     is the same but for rounding, and in the clear of all but `vectorised` with as many `threads`
     the same bits; `auto` takes one of the first two."""
@@ -268,7 +268,7 @@ class Config(Table):
         return "-".join([*parts, *beside])
 
     def of_own_task(self, *parts: str) -> Config:
-        """Return the settings of a run on a user's own task, named by these parts if without a name.
+        """Return the settings of a run on a user's own task; these parts name it if nothing does.
 
         `[data]` and `[model]` do not count in it, so they hold nothing but the clients' names. The
         settings of sites that bring their own data count all.
