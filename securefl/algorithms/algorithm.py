@@ -1,4 +1,4 @@
-"""What an algorithm is: three steps over frozen values, and the list of what a round sends.
+"""Algorithms: three steps over frozen values, and the list of messages that a round sends.
 
 `update` sees totals alone, so no algorithm can look at one client.
 """
@@ -20,7 +20,7 @@ from securefl.types import Contribution, Kind, Memory, MessageSpec, NamedTensors
 
 HEADROOM = 64
 RANGE_BITS = 13
-"""Of a sealed value without a gain: ±8192."""
+"""Range of a sealed value without a gain: ±8192."""
 LEAST_RANGE_BITS = {Kind.PARAMETERS: 5}
 MOST_RANGE_BITS = 60
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -39,7 +39,7 @@ class Sgd:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a client has for one round; its model already holds the global tensors."""
+    """A client's means for one round; its model already holds the global tensors."""
 
     model: nn.Module
     data: Samples
@@ -50,7 +50,7 @@ class Work:
     loss: Loss
     sgd: Sgd
     memory: Memory
-    """What this client's last contribution asked to keep."""
+    """State that this client's last contribution asked to keep."""
     rng: torch.Generator
     """This client's for the round, on the CPU; batches are drawn from it."""
 
@@ -63,23 +63,23 @@ class Algorithm(Protocol):
     """
 
     def init(self, model: nn.Module) -> State:
-        """The state before the first round."""
+        """Return the state before the first round."""
 
     def plan(self, state: State, model: nn.Module) -> Plan:
-        """What clients will send in the round after `state`; DataError where `model` cannot."""
+        """Return the messages of the round after `state`; DataError where `model` cannot."""
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
-        """One client's round."""
+        """Train one client for a round."""
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
-        """The next state, from the sums of the contributions.
+        """Return the next state, from the sums of the contributions.
 
         A total's weight comes as a share of all clients' weight.
         """
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that a gradient trains, by name.
+    """Return the parameters that a gradient trains, by name.
 
     Raises:
         DataError: the model has nothing to train.
@@ -91,7 +91,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def averaged_tensors(model: nn.Module) -> dict[Kind, dict[str, Tensor]]:
-    """The tensors of a model that FedAvg averages, {w, S}; references, not copies.
+    """Return the tensors of a model that FedAvg averages, {w, S}; references, not copies.
 
     Integer buffers (`num_batches_tracked`), non-persistent ones and frozen parameters stay out.
 
@@ -111,17 +111,17 @@ def averaged_tensors(model: nn.Module) -> dict[Kind, dict[str, Tensor]]:
 
 
 def snapshot(tensors: Mapping[Kind, NamedTensors]) -> dict[Kind, NamedTensors]:
-    """Copies that no later training step changes."""
+    """Return copies that no later training step changes."""
     return {kind: copied(named) for kind, named in tensors.items()}
 
 
 def copied(named: NamedTensors) -> dict[str, Tensor]:
-    """Copies without a graph."""
+    """Return copies without a graph."""
     return {name: value.detach().clone() for name, value in named.items()}
 
 
 def targets_of(model: nn.Module) -> list[Target]:
-    """Where a state's model is written to."""
+    """Return the tensors that a state's model is written into."""
     found = averaged_tensors(model).items()
     return [(kind, name, value) for kind, named in found for name, value in named.items()]
 
@@ -149,7 +149,7 @@ def lay_over(model: nn.Module, own: NamedTensors) -> None:
 
 
 def update_messages(tensors: Mapping[Kind, NamedTensors]) -> tuple[MessageSpec, ...]:
-    """The messages of a contribution: one for each kind of tensor that there is."""
+    """Return the messages of a contribution: one for each kind of tensor that there is."""
     return tuple(
         MessageSpec(
             f"update/{kind}",
@@ -165,7 +165,7 @@ def update_messages(tensors: Mapping[Kind, NamedTensors]) -> tuple[MessageSpec, 
 def with_gains(
     specs: Iterable[MessageSpec], tensors: Mapping[Kind, NamedTensors], sealed: frozenset[Kind]
 ) -> tuple[MessageSpec, ...]:
-    """The same messages, those that are sealed with gains by each tensor's size in the state.
+    """Return the messages, those that are sealed with gains by each tensor's size in the state.
 
     Sealed, a value has a range and an absolute error. So what is small is multiplied, and what is
     large divided, by a power of two that all parties know. A tensor may become `HEADROOM` times as

@@ -20,7 +20,7 @@ from securefl.norms.patch_forward import full
 
 
 def last_linear(model: nn.Module) -> nn.Linear:
-    """The linear layer that makes features into outputs, the last layer with weights.
+    """Return the linear layer that makes features into outputs, the last layer with weights.
 
     Last in the order of definition.
 
@@ -45,7 +45,7 @@ def last_linear(model: nn.Module) -> nn.Linear:
 
 @contextmanager
 def observed_features(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Within, every forward pass notes its features, with their graph.
+    """Note the features of every forward pass inside the context, with their graph.
 
     Raises:
         DataError: the model has no last linear layer.
@@ -71,7 +71,7 @@ class ClassNorms:
 
     @property
     def known_C(self) -> Tensor:
-        """The classes that have samples."""
+        """Classes that have samples."""
         return self.count_C > 0
 
     @property
@@ -102,7 +102,7 @@ def class_norms(
 
 
 def assess(model: nn.Module, public: Samples, n_classes: int) -> Assessment:
-    """The model in evaluation mode, in which it is left."""
+    """Assess the model in evaluation mode, in which it is left."""
     model.eval()
     device = next(model.parameters()).device
     sum_C = count_C = torch.zeros(n_classes, dtype=torch.float64)

@@ -38,7 +38,7 @@ from securefl.types import Contribution, Kind, Memory, NamedTensors, Plan, State
 
 
 class Momentum(StrEnum):
-    """What becomes of the momentum buffers between two rounds (FixBN, section 8.2)."""
+    """Fate of the momentum buffers between two rounds (FixBN, section 8.2)."""
 
     RESET = "reset"
     LOCAL = "local"
@@ -73,7 +73,7 @@ class Federated:
         return state
 
     def plan(self, state: State, model: nn.Module) -> Plan:
-        """The policy's sums, then one contribution of each kind."""
+        """Return the policy's sums, then one contribution of each kind."""
         norm = self.normalisation(state, model)
         travelling = _travelling(state, norm, model)
         update = update_messages(travelling)
@@ -127,7 +127,7 @@ class Federated:
         return session.end()
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
-        """What travelled becomes its mean, and the server's optimiser steps from there."""
+        """Replace what travelled by its mean, and let the server's optimiser step from there."""
         tensors = dict(state.tensors)
         for kind, total in totals.items():
             tensors[kind] = {**tensors[kind], **total.values}

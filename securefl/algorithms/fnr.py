@@ -65,24 +65,24 @@ from securefl.types import (
 ACCURACIES, CONFIDENCES, NORMS = "fnr/accuracies", "fnr/confidences", "fnr/norms"
 CONFIDENCE_LEVELS = 1024
 NOISY_LEVELS = 20
-"""Of accuracy: each level's count has noise, and the counts of all below are added up."""
+"""Levels of accuracy: each one's count has noise, and the counts of all below are added up."""
 ModelTensors = Mapping[Kind, NamedTensors]
-"""As `averaged_tensors` gives them."""
+"""Tensors as `averaged_tensors` gives them."""
 MIN_REFERENCE = 3
 """With two clients outside S_re, each would read the other's norms off the sum."""
 
 
 class Match(StrEnum):
-    """What J is."""
+    """Forms of J."""
 
     MATCHED = "matched"
     """Pulls a batch's own class norms to the others' mean. Ours: it has a gradient."""
     LITERAL = "literal"
-    """As printed. Δ_j is a constant, so ∇J = 0: bit for bit the training of λ = 0."""
+    """J as printed. Δ_j is a constant, so ∇J = 0: bit for bit the training of λ = 0."""
 
 
 class Ranking(StrEnum):
-    """How the weakest are found."""
+    """Ways to find the weakest."""
 
     EXACT = "exact"
     """From histograms of accuracies, and of confidences where accuracies are tied."""
@@ -111,11 +111,11 @@ class FNR:
             raise ConfigError(f"strength = {self.strength}: must be a finite number from 0 on")
 
     def init(self, model: nn.Module) -> State:
-        """The inner one's."""
+        """Return the inner one's state."""
         return self.inner.init(model)
 
     def plan(self, state: State, model: nn.Module) -> Plan:
-        """The inner one's, and three sums beside it.
+        """Return the inner one's plan, and three sums beside it.
 
         Raises:
             DataError: the model has no last linear layer, or fewer outputs than public classes.
@@ -132,7 +132,7 @@ class FNR:
         return replace(plan, sums=(*plan.sums, *ranked, norms))
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
-        """The inner one's round, then for the clients of S_re E_re epochs on D_public."""
+        """Train the inner one's round, then for clients of S_re E_re epochs on D_public."""
         contribution = self.inner.client(state, work, exchange)
         n_classes = last_linear(work.model).out_features
         found = assess(work.model, self.public.samples, n_classes)
@@ -157,7 +157,7 @@ class FNR:
     def refined(
         self, state: State, contribution: Contribution, before: ModelTensors, after: ModelTensors
     ) -> Contribution:
-        """What a client sends and keeps whose model `refine` has moved from `before` to `after`.
+        """Return a client's contribution after `refine` moved its model from `before` to `after`.
 
         What a solver exchanges beside the model is of its own steps alone.
         """
@@ -176,7 +176,7 @@ class FNR:
         return Contribution(tensors, replace(memory, own=own))
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
-        """The inner one's."""
+        """Return the inner one's next state."""
         return self.inner.update(state, totals)
 
     def n_refined(self, n_clients: int) -> int:
@@ -199,7 +199,7 @@ class FNR:
         return found
 
     def fewest_clients(self) -> int:
-        """The least number of clients of which a round can refine some."""
+        """Return the least number of clients of which a round can refine some."""
         return next(
             n
             for n in count(MIN_REFERENCE + 1)
@@ -207,7 +207,7 @@ class FNR:
         )
 
     def _among_weakest(self, found: Assessment, exchange: Exchange) -> bool:
-        """Whether this client is in S_re."""
+        """Return True where this client is in S_re."""
         if self.ranking is Ranking.NOISY:
             share = found.n_correct / (len(self.public.samples) + 1)
             level = int(share * NOISY_LEVELS)
@@ -229,7 +229,7 @@ class FNR:
             raise TooFewContributions(str(error)) from None
 
     def _remembered(self, memory: Memory, moved: NamedTensors) -> Memory:
-        """What a solver keeps is of its own steps alone, but for FedDyn's and FedDC's h_i.
+        """Return what a solver keeps: of its own steps alone, but for FedDyn's and FedDC's h_i.
 
         The server's H sums all moves. Without the refinement in h_i it would run away from
         Σ p_i h_i, and the model with it.
@@ -277,6 +277,6 @@ def _reference(own: ClassNorms, refined: bool, exchange: Exchange) -> ClassNorms
 
 
 def _share_sent(state: State, contribution: Contribution) -> Tensor:
-    """Of a move; FedNova's clients scale theirs by the steps that it took."""
+    """Return the share of a move that is sent: FedNova's clients scale theirs by their steps."""
     steps = contribution.tensors.get(Kind.CONTROL, {}).get(STEPS)
     return torch.ones(()) if steps is None else state.tensors[Kind.CONTROL][STEPS] / steps

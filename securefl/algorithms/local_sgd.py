@@ -11,7 +11,8 @@ from torch import nn
 from securefl.algorithms.algorithm import Sgd
 
 _DEVICES, _TYPES = {"cpu", "cuda"}, {torch.float32, torch.float64}
-"""That have the kernel. Of torch 2.13 it leaves most of a CPU's shorter floats as they are."""
+"""Devices and types that have the kernel. Of torch 2.13 it leaves most of a CPU's shorter floats as
+they are."""
 
 
 def local_sgd(parameters: Collection[nn.Parameter], settings: Sgd) -> torch.optim.SGD:

@@ -1,4 +1,4 @@
-"""Who is among the lowest, found from histograms: each client learns of itself, nobody of another.
+"""The lowest clients, found from histograms: each learns of itself, nobody of another.
 
 A histogram is a sum over clients of a one at each client's own level. It shows how many clients
 have which level and not who. A client that took others' ones away, so that more had a place and
@@ -31,14 +31,14 @@ class TieBreak:
 
 
 def histogram_message(name: str, n_levels: int) -> MessageSpec:
-    """What a plan lists for a histogram."""
+    """Return a histogram's entry in a plan."""
     return MessageSpec(name, Kind.STATISTICS, n_levels, Weighing.EQUAL)
 
 
 def histogram(
     exchange: Exchange, name: str, n_levels: int, level: int | None
 ) -> Int64[Tensor, " n_levels"]:
-    """How many clients are at each level; None takes part in the sum and is at none.
+    """Count the clients at each level; None takes part in the sum and is at none.
 
     Raises:
         MessageRefused: this client's one is missing, a count is negative, or there are more ones
@@ -59,7 +59,7 @@ def histogram(
 def noisily_among_lowest(
     exchange: Exchange, name: str, n_levels: int, level: int, places_of: Callable[[int], int]
 ) -> bool:
-    """Whether a client is among the lowest, by a histogram that has noise; one sum.
+    """Return True where a client is among the lowest, by a histogram with noise; one sum.
 
     All clients of a level have a place, or none: those below the level, maybe the lowest, where the
     noisy count comes nearest to the places that there are, `places_of` the clients in the sum.
@@ -81,7 +81,7 @@ def places(share: float, n_clients: int) -> int:
 def among_lowest(
     exchange: Exchange, n_places: int, counts: Tensor, level: int, tie_break: TieBreak
 ) -> bool:
-    """Whether a client at `level` has one of `n_places`; one sum over clients more.
+    """Return True where a client at `level` has one of `n_places`; one sum over clients more.
 
     `counts` is the histogram of the levels. Clients of the level at which places run out are told
     apart by the tie-break's level, the lowest first; whom that does not tell apart either has no

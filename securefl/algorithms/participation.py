@@ -24,10 +24,10 @@ from securefl.types import Contribution, Kind, NamedTensors, Plan, State, Total
 
 
 class Aggregation(StrEnum):
-    """Whether a client that was not selected counts."""
+    """Weight of clients that were not selected."""
 
     FULL = "full"
-    """With the current global model."""
+    """They count, with the current global model."""
     PARTIAL = "partial"
     """Not at all: the next model is the mean of the selected."""
 
@@ -43,19 +43,19 @@ class Participating:
     aggregation: Aggregation
 
     def init(self, model: nn.Module) -> State:
-        """The inner one's."""
+        """Return the inner one's state."""
         return self.inner.init(model)
 
     def plan(self, state: State, model: nn.Module) -> Plan:
-        """The inner one's."""
+        """Return the inner one's plan."""
         return self.inner.plan(state, model)
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
-        """The inner one's."""
+        """Return the inner one's contribution."""
         return self.inner.client(state, work, exchange)
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
-        """The inner one's, of means in which those who stayed away count or do not.
+        """Return the inner one's next state, of means in which those who stayed away may count.
 
         It hears P_S as the totals' weight.
         """

@@ -31,11 +31,11 @@ class View:
     model: nn.Module
     """With the global tensors loaded."""
     layer: str | None
-    """By its dotted name; `default_layer` where None."""
+    """Dotted name of the layer; `default_layer` where None."""
     version: int
-    """Of the global model."""
+    """Version of the global model."""
     unit: float
-    """That the server has published, and that profiles are in."""
+    """Unit of profiles, which the server has published."""
 
 
 def profile(
@@ -86,7 +86,7 @@ def profile_length(model: nn.Module, layer: str | None, x: Tensor) -> int:
 
 
 def default_layer(model: nn.Module) -> str:
-    """The layer that is profiled where none is named.
+    """Return the layer that is profiled where none is named.
 
     The first dense layer where there is one besides the classifier; else the last block, which is
     the module around the last convolution, or that convolution where it stands in no block; else
@@ -129,7 +129,7 @@ class _Moments:
     """Σ (x - mean)²"""
 
     def merged(self, other: _Moments) -> _Moments:
-        """Of both together (Chan, Golub & LeVeque, 1983)."""
+        """Return the moments of both together (Chan, Golub & LeVeque, 1983)."""
         n = self.n + other.n
         apart_Q = other.mean_Q - self.mean_Q
         return _Moments(
@@ -154,7 +154,7 @@ def _moments(name: str, values_BQ: Float64[Tensor, "B Q"]) -> _Moments:
 def representing(
     model: nn.Module, layer: str | None
 ) -> Iterator[Callable[[Tensor], Float64[Tensor, "B Q"]]]:
-    """Within, the layer's representation of inputs x, as `profile` takes moments of it.
+    """Yield the layer's representation of inputs x, as `profile` takes moments of it.
 
     Raises:
         DataError: as in `profile`, but for values that are not finite.
@@ -166,7 +166,7 @@ def representing(
 
 @contextmanager
 def _observed(model: nn.Module, name: str) -> Iterator[list[Any]]:
-    """Within, the model is in evaluation mode, and the layer's outputs are noted."""
+    """Note the layer's outputs inside the context, with the model in evaluation mode."""
     layers = dict(model.named_modules())
     if name not in layers:
         raise DataError(f"layer {name!r}: no such layer; the model has {_names(model)}")
@@ -214,11 +214,11 @@ def _names(model: nn.Module) -> str:
 
 Represent = Callable[[Tensor], Tensor]
 _TOLERANCE = 1e-3
-"""Of a representation, to its largest value: far above rounding in single precision."""
+"""Share of a representation's largest value: far above rounding in single precision."""
 
 
 def profiles(view: View, data: Mapping[str, Samples]) -> dict[str, Profile | DataError]:
-    """Each client's `profile` in the view's unit, or why it has none.
+    """Return each client's `profile` in the view's unit, or why it has none.
 
     Clients of less than a batch share a pass, unless a first try of it shows that the model looks
     at several samples at once.
@@ -270,7 +270,7 @@ def _groups(data: Mapping[str, Samples]) -> Iterator[Sequence[str]]:
 
 
 def _by_sample(represented: Represent, data: Mapping[str, Samples]) -> bool:
-    """Whether samples of one client are represented together as each is alone."""
+    """Return True where samples of one client are represented together as each is alone."""
     for of in data.values():
         x, _ = of.take(torch.arange(2))
         if x.is_floating_point():  # larger ones beside, for who divides by the largest

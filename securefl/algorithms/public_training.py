@@ -41,10 +41,10 @@ class PublicData:
     epochs: int = 5
     """E_re."""
     seed: int = 0
-    """Of the order of the batches, which is the same for all clients of a round."""
+    """Seed of the order of the batches, which is the same for all clients of a round."""
 
     def batches(self, round_number: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """All epochs' batches of one round."""
+        """Yield all epochs' batches of one round."""
         words = np.random.SeedSequence([self.seed, round_number]).generate_state(2, np.uint32)
         rng = torch.Generator().manual_seed(int(words[0]) << 32 | int(words[1]))
         n_batches = self.epochs * batches_in_epoch(self.samples, self.batch_size)
@@ -96,17 +96,17 @@ class ServerTuned:
     inner: Federated
     public: PublicData
     model: nn.Module
-    """Of the architecture that is trained; copied, not changed."""
+    """Model of the architecture that is trained; copied, not changed."""
     loss: Loss
     sgd: Callable[[int], Sgd]
-    """By the number of rounds completed."""
+    """Settings of SGD by the number of rounds completed."""
 
     def init(self, model: nn.Module) -> State:
-        """The inner one's."""
+        """Return the inner one's state."""
         return self.inner.init(model)
 
     def plan(self, state: State, model: nn.Module) -> Plan:
-        """The inner one's.
+        """Return the inner one's plan.
 
         Raises:
             DataError: the model has no last linear layer, or fewer outputs than public classes.
@@ -115,11 +115,11 @@ class ServerTuned:
         return self.inner.plan(state, model)
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
-        """The inner one's."""
+        """Return the inner one's contribution."""
         return self.inner.client(state, work, exchange)
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
-        """What travelled, trained on."""
+        """Train on public samples what travelled."""
         reached = self.inner.update(state, totals)
         model = copy.deepcopy(self.model)
         load_tensors(model, reached)

@@ -49,7 +49,7 @@ class OnPublicSamples(FnrChoice):
     epochs: Count = 5
     """E_re, passes over the public samples."""
     batch_size: Count = 32
-    """Of the public samples."""
+    """Public samples in a batch."""
 
 
 class WeakestClients(OnPublicSamples):

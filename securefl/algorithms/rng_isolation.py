@@ -19,7 +19,7 @@ class LayerDraws:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Within, torch's global generators go on where this client left them.
+        """Let torch's global generators go on where this client left them, inside the context.
 
         The caller's are put back.
         """

@@ -16,10 +16,10 @@ from securefl.metrics import ACCURACY, Metric, accuracy_of, described, inferred_
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How good a model is."""
+    """Quality of a model."""
 
     value: float
-    """By `metric`: of accuracies 0..1, of R² at most 1.
+    """Value by `metric`: of accuracies 0..1, of R² at most 1.
 
     **(note)** FedProf reports an "accuracy" of its regression, GasTurbine, and does not define it;
     here it is R²."""
@@ -27,7 +27,7 @@ class Score:
     """Mean over the samples."""
     metric: str = ACCURACY
     clients: Mapping[str, Score] = field(default_factory=dict)
-    """By client, where each is scored by itself and this is their mean."""
+    """Scores by client, where each is scored by itself and this is their mean."""
 
     @property
     def accuracy(self) -> float:
@@ -68,7 +68,7 @@ def evaluate(
 
 
 def mean_loss(model: nn.Module, data: Samples, loss: Loss) -> float:
-    """The loss of a model in evaluation mode, a mean over the samples."""
+    """Return the loss of a model in evaluation mode, a mean over the samples."""
     batches = _batches(model, data, loss, BATCH)
     return sum(mean * len(y) for _, y, mean in batches) / len(data)
 

@@ -108,11 +108,11 @@ class SolverChoice(Choice):
     holds_to_global: ClassVar[bool] = True
     """Steers local steps by the global model or by other clients."""
     corrected: ClassVar[bool] = False
-    """By what the server follows as a mean over all clients, each with what it keeps itself."""
+    """Steps are corrected by a mean over all clients, each with what it keeps itself."""
     server_half: ClassVar[bool] = False
     """The server takes a step of the solver's own from the average."""
     follows_refinement: ClassVar[bool] = False
-    """What a client keeps follows a refinement after its steps."""
+    """A client's kept state follows a refinement after its steps."""
 
     def build(self) -> Any:
         """Return the solver."""
@@ -198,12 +198,12 @@ class SelectorChoice(Choice):
 
 
 class DrawnSelector(SelectorChoice):
-    """What all selectors but `all` read."""
+    """Keys of all selectors but `all`."""
 
     fraction: Annotated[float, Field(gt=0, le=1, strict=True)] = 0.2
     """C, the share of the clients in a round."""
     aggregation: Literal["partial", "full"] = "partial"
-    """Whether a client that was not selected counts: with the current global model (`full`)."""
+    """`full`: a client that was not selected counts, with the current global model."""
     fairness: Count | None = None
     """Rounds after which a client that waits comes first."""
 
@@ -223,7 +223,7 @@ class DrawnSelector(SelectorChoice):
 
 
 class Replaceable(DrawnSelector):
-    """What selectors read that draw each client by itself."""
+    """Keys of selectors that draw each client by itself."""
 
     replacement: Literal["without", "with"] = "without"
     """`with`: a client that is drawn twice counts twice."""

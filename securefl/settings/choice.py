@@ -80,11 +80,6 @@ class Axis(Generic[Kind]):
             and named(kind)
         }
 
-    def installed(self) -> dict[str, type[Kind]]:
-        """Return all choices by name, those of other packages' entry points included."""
-        found = {point.name: point.load() for point in entry_points(group=self.group)}
-        return {**found, **self.own()}
-
     def by_default(self) -> Kind:
         """Return the choice of settings that name none."""
         return self.own()[self.default]()
@@ -122,18 +117,19 @@ class Axis(Generic[Kind]):
         if found := self.own().get(name):
             return found
         if ":" in name:
-            return self._loaded(name)
-        known = self.installed()
-        if name not in known:
-            meant = get_close_matches(name, known, n=1, cutoff=0.5)
-            raise ValueError(
-                f"{self.table}.name = {shown(name)}: "
-                f"{f'did you mean {meant[0]}? M' if meant else 'm'}ust be {', '.join(known)}, or "
-                "MODULE:CLASS of your own"
-            )
-        return self._checked(name, known[name])
+            return self._named_by_class(name)
+        points = {point.name: point for point in entry_points(group=self.group)}
+        if name in points:
+            return self._loaded(name, points[name].load)
+        known = (*self.own(), *points)
+        meant = get_close_matches(name, known, n=1, cutoff=0.5)
+        raise ValueError(
+            f"{self.table}.name = {shown(name)}: "
+            f"{f'did you mean {meant[0]}? M' if meant else 'm'}ust be {', '.join(known)}, or "
+            "MODULE:CLASS of your own"
+        )
 
-    def _loaded(self, name: str) -> type[Kind]:
+    def _named_by_class(self, name: str) -> type[Kind]:
         module, _, qualified = name.partition(":")
         # Of a module that is loaded already, to name a class runs nothing.
         if name not in _ALLOWED and module not in sys.modules:
@@ -142,16 +138,17 @@ class Axis(Generic[Kind]):
                 f"settings would run here: look at it, then allow it with securefl --code "
                 f"{name:.200}, in Python with securefl.allow_code({name!r:.200})"
             )
-        try:
-            found = getattr(import_module(module), qualified)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(
-                f'{self.table}.name = "{name}": cannot be had ({error}): install the module here, '
-                "or put its folder into PYTHONPATH"
-            ) from error
-        return self._checked(name, found)
+        return self._loaded(name, lambda: getattr(import_module(module), qualified))
 
-    def _checked(self, name: str, found: object) -> type[Kind]:
+    def _loaded(self, name: str, load: Callable[[], object]) -> type[Kind]:
+        try:
+            found = load()
+        except Exception as error:  # a module of others may raise anything
+            raise ValueError(
+                f'{self.table}.name = "{name}": cannot be loaded ({type(error).__name__}: '
+                f"{error!s:.200}): install the module here, put its folder into PYTHONPATH, or "
+                "mend it"
+            ) from error
         if isinstance(found, type) and issubclass(found, self.base):
             return found
         raise ValueError(

@@ -17,12 +17,12 @@ MAX_STEPS = 8000
 
 
 def reads_public(config: Config) -> bool:
-    """Whether something in this run needs public samples."""
+    """Return True where something in this run needs public samples."""
     return config.selection.asks_for_profiles or config.fnr.trains or config.privacy.warm_up > 0
 
 
 def reasons_against(config: Config) -> Iterator[str]:
-    """Why this combination has no meaning; nothing where it has one."""
+    """Yield reasons why this combination has no meaning; nothing where it has one."""
     for choice in config.choices:
         yield from choice.clashes(config)
     yield from _normalisation(config)

@@ -16,7 +16,7 @@ LowQuality = Literal[OfImages, OfReadings]
 
 
 MAX_NAMES = 2000
-"""As many as a consortium lists."""
+"""Most names that a consortium lists."""
 ClientName = Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]{1,64}$")]
 
 
@@ -61,7 +61,7 @@ class DataTable(Table):
     """One per client, cyclically, for its training images and a test set of its own. With
     `cifar10-c` the files to read, a client each; its fifteen where empty."""
     severity: Annotated[int, Field(ge=1, le=5, strict=True)] = 3
-    """Of the corruptions: 1 is mild."""
+    """Severity of the corruptions: 1 is mild."""
     leave_out: str | None = None
     """A corruption, a family of them (`noise`, `blur`, `weather` or `digital`) or a domain whose
     clients do not train: they are external, for testing alone."""

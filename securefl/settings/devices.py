@@ -97,7 +97,7 @@ class DevicesTable(Table):
 
     @property
     def specification(self) -> DeviceSpecification | None:
-        """What all keys together describe; None where no device is simulated."""
+        """Devices that all keys together describe; None where none is simulated."""
         own = {key: getattr(self, key) for key in DeviceSpecification.model_fields}
         own = {key: value for key, value in own.items() if value is not None}
         if self.preset is None and not own:

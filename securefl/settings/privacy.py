@@ -15,8 +15,8 @@ class PrivacyTable(Table):
     """The table `[privacy]`."""
 
     level: Literal["none", "record", "client"] = "none"
-    """Whose presence is hidden: `record`, one record of one client, by DP-SGD; `client`, all that a
-    client contributes, by noise that its clients add in shares."""
+    """Presence that is hidden: of one record of one client, by DP-SGD (`record`); of all that a
+    client contributes, by noise that clients add in shares (`client`)."""
     sigma: NoiseMultiplier = 1.0
     """σ, the noise's standard deviation over the clip norm; `securefl privacy plan` finds it."""
     clip: Positive = 1.0
@@ -26,22 +26,22 @@ class PrivacyTable(Table):
     """`per-layer`: each tensor to C / √(number of tensors). `adaptive`: C follows the quantile of
     the norms. `ghost` (record): flat, without a gradient of each record in memory."""
     quantile: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.5
-    """Of norms, that adaptive clipping follows."""
+    """Quantile of norms that adaptive clipping follows."""
     delta: Annotated[float, Field(ge=1e-12, le=0.1, strict=True)] = 1e-5
     """δ; below 1 / records, or 1 / clients."""
     budget: Positive | None = None
     """ε by PLD at which the run stops before it would be exceeded."""
     records: Count | None = None
-    """Of the smallest client, a public number (`record`): a record is sampled with the probability
-    train.batch_size / records."""
+    """Records of the smallest client, a public number (`record`): each is sampled with the
+    probability train.batch_size / records."""
     dropouts: Annotated[int, Field(ge=0, le=10**6, strict=True)] = 0
     """Clients of a round whose shares of the noise may be missing; with more, no total is opened.
     """
     colluders: Annotated[int, Field(ge=0, le=10**6, strict=True)] = 1
     """Clients that may tell others their shares of the noise; each knows its own."""
     releases: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
-    """Of BN statistics under `fixbn` with `record`: the first before any training, others evenly up
-    to algorithm.switch."""
+    """Releases of BN statistics under `fixbn` with `record`: the first before any training, others
+    evenly up to algorithm.switch."""
     warm_up: Annotated[int, Field(ge=0, le=10**4, strict=True)] = 0
     """Passes over the public samples before the first round (`fixbn` with `record`), from which BN
     statistics then come: clients release none. Counts no ε."""

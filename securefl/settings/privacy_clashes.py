@@ -1,4 +1,4 @@
-"""Which settings have no sound meaning together with differential privacy, and why."""
+"""Settings that have no sound meaning together with differential privacy, and why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def reasons_against_privacy(config: Config) -> Iterator[str]:
-    """Each with the way out; nothing where the settings go together."""
+    """Yield reasons, each with the way out; nothing where the settings go together."""
     yield from _unread(config)
     if config.privacy.level == "none":
         return

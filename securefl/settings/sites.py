@@ -18,7 +18,7 @@ class SitesTable(Table):
     wait_s: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 60.0
     """Seconds that a round waits for its quorum, between separate processes."""
     late: Literal["go-on", "pass", "wait"] = "go-on"
-    """What becomes of a round whose clients are late. While its quorum is there, it goes on without
+    """Fate of a round whose clients are late. While its quorum is there, it goes on without
     them and names them, by any of the three; after its first sealed total it passes, since the
     next one could show them. With "go-on", a round that lacks its quorum after
     wait_s, or loses so many clients that no total may be opened, ends the run, which the same

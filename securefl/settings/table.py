@@ -1,4 +1,4 @@
-"""What the tables of settings have in common: no unknown key, and the kinds of numbers."""
+"""The base of all tables of settings, which have no unknown key; and the kinds of numbers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ Count = Annotated[int, Field(ge=1, le=10**7, strict=True)]
 
 
 class Table(BaseModel):
-    """A frozen table; the text under a key is its description."""
+    """A frozen table; the text under a key describes it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)

@@ -52,7 +52,7 @@ DEFAULT_LR_DROPS = (0.5, 0.75)
 
 
 class Encrypt(StrEnum):
-    """What travels as ciphertext."""
+    """Parts that travel as ciphertext."""
 
     STATISTICS = "statistics"
     """BN statistics, their gradients, and the running statistics in the update."""
@@ -77,14 +77,14 @@ class RunTable(Table):
     seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     """Fixes the split, the first weights and every mini-batch of a simulation."""
     reproducible: Annotated[bool, Field(strict=True)] = False
-    """Whether the seed fixes more, at the cost of what chance protects: in separate processes the
+    """True: the seed fixes more, at the cost of what chance protects: in separate processes the
     mini-batches, too, which else differ from run to run. A run in the clear then repeats to the
     bit, a sealed one to about 1e-6, since each sealing draws noise of its own. Noise of
     differential privacy follows `privacy.noise` alone: where that is not "seeded", no private run
     repeats."""
     rounds: Count = 200
     engine: Literal["auto", "sequential", "vectorised", "parallel", "ray"] = "auto"
-    """How a simulation trains its clients: one after the other, many side by side, or one after
+    """Way in which a simulation trains: one client after the other, many side by side, or one after
     the other in several processes, of this machine (`parallel`) or of a cluster (`ray`). The result
     is the same but for rounding, and in the clear of all but `vectorised` with as many `threads`
     the same bits; `auto` takes one of the first two."""
@@ -131,7 +131,7 @@ class ModelTable(Table):
     """`group-ws`: group normalisation with weight standardisation. `fixup`: none, with Fixup
     initialisation (resnet20)."""
     groups: Annotated[int, Field(ge=1, le=4096, strict=True)] = 2
-    """Of channels, for `group` and `group-ws`."""
+    """Groups of channels, for `group` and `group-ws`."""
     width: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     """Hidden units of the mlp (30), or channels of the first stage (16; alexnet 64)."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -153,7 +153,7 @@ class TrainTable(Table):
     batch_size: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 32
     """A client with fewer samples takes all of them; batch normalisation needs two."""
     precision: Literal["model", "bfloat16"] = "model"
-    """Of what layers compute in local steps: the model's, or bfloat16 by torch's autocast. Weights,
+    """Precision of layers in local steps: the model's, or bfloat16 by torch's autocast. Weights,
     statistics, what is sent and every evaluation keep the model's."""
     lr: Positive = 0.5
     lr_drops: tuple[Share, ...] | None = None
@@ -161,7 +161,7 @@ class TrainTable(Table):
     of 50 rounds or more, or in which BN is frozen; none in a shorter one."""
     lr_drop_factor: Annotated[float, Field(gt=0, le=1, strict=True)] = 0.1
     lr_decay: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
-    """By which the learning rate is multiplied after each round."""
+    """Factor of the learning rate after each round."""
     momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     momentum_across_rounds: Literal["reset", "local", "global"] = "reset"
     """`local`: each client keeps its momentum buffers from round to round; `global`: they are
@@ -185,7 +185,7 @@ class ExchangeTable(Table):
     """Officers that are needed, more than half of them; the least such number where absent."""
 
     blind: Annotated[bool, Field(strict=True)] = False
-    """Whether the server relays totals that it cannot read, wherever clients alone use them: all
+    """True: the server relays totals that it cannot read, wherever clients alone use them: all
     encrypted sums that they ask for in the middle of their work, which are FedTAN's statistics and
     gradients, FNR-FL's ranks and norms, and DP-FixBN's moments. The authority seals them for the
     clients on its list. Totals that the server applies itself it reads: updates, and means of
@@ -198,17 +198,17 @@ class ExchangeTable(Table):
 
     @property
     def seals_sums(self) -> bool:
-        """Whether anything that is added up is encrypted."""
+        """True where anything that is added up is encrypted."""
         return Encrypt.STATISTICS in self.encrypt or Encrypt.MODEL in self.encrypt
 
     @property
     def seals_profiles(self) -> bool:
-        """Whether profiles are encrypted, where there are any."""
+        """True where profiles are encrypted, if there are any."""
         return Encrypt.PROFILES in self.encrypt or Encrypt.MODEL in self.encrypt
 
     @property
     def seals_anything(self) -> bool:
-        """Whether anything is encrypted that an authority opens."""
+        """True where anything is encrypted that an authority opens."""
         return self.seals_sums or self.seals_profiles
 
 
@@ -255,7 +255,7 @@ class Config(Table):
         return self.named(self.algorithm.name, model, self.model.norm)
 
     def named(self, *parts: str) -> str:
-        """A name made of these and of what else the run does."""
+        """Return a name made of these and of what else the run does."""
         beside = [
             prefix + re.sub(r"[^\w.+-]", "-", choice.name)
             for axis, choice, prefix in (
@@ -268,7 +268,7 @@ class Config(Table):
         return "-".join([*parts, *beside])
 
     def of_own_task(self, *parts: str) -> Config:
-        """The settings of a run on a user's own task, named by these parts where it has no name.
+        """Return the settings of a run on a user's own task; these parts name it if nothing does.
 
         `[data]` and `[model]` do not count in it, so they hold nothing but the clients' names. The
         settings of sites that bring their own data count all.
@@ -281,14 +281,14 @@ class Config(Table):
         return self.model_copy(update={"run": run, "data": data, "model": ModelTable()})
 
     def tables(self, *, own_task: bool = False) -> dict[str, Any]:
-        """The settings as JSON has them; of an own task without what does not count in it."""
+        """Return the settings as JSON has them; of an own task, those alone that count in it."""
         if not own_task or self.samples is not None:
             return self.model_dump(mode="json")
         names = {"data": {"names": list(self.data.names)}} if self.data.names else {}
         return self.model_dump(mode="json", exclude={"data", "model"}) | names
 
     def rounds_in(self, share: float) -> int:
-        """The rounds that a share of all rounds makes; a part of one counts as one."""
+        """Return the rounds that a share of all rounds makes; a part of one counts as one."""
         return rounds_in(share, self.run.rounds)
 
     @property
@@ -305,12 +305,12 @@ class Config(Table):
 
     @property
     def seals_scores(self) -> bool:
-        """Whether clients are selected by scores of encrypted profiles."""
+        """True where clients are selected by scores of encrypted profiles."""
         return self.exchange.seals_profiles and self.selection.asks_for_profiles
 
     @property
     def needs_cards(self) -> bool:
-        """Whether clients give cards: a sum or a score is sealed."""
+        """True where clients give cards: a sum or a score is sealed."""
         return self.exchange.seals_sums or self.seals_scores
 
     @property
@@ -341,7 +341,7 @@ class Config(Table):
             raise ConfigError("; ".join(reasons_of(error, Config))) from None
 
     def with_sigma(self, sigma: float) -> Config:
-        """The same run with this `privacy.sigma`, which is not checked."""
+        """Return the same run with this `privacy.sigma`, which is not checked."""
         privacy = self.privacy.model_copy(update={"sigma": sigma})
         return self.model_copy(update={"privacy": privacy})
 

@@ -1,1 +1,1 @@
-"""What a round does with batch normalisation: one policy per file."""
+"""Batch normalisation in a round: one policy per file."""

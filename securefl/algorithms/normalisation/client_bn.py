@@ -76,7 +76,7 @@ class ClientBN:
     """The policy by which each client keeps statistics, scale and shift of BN, or one of them."""
 
     name: str
-    """Of the algorithm, for messages."""
+    """Name of the algorithm, for messages."""
     statistics: bool = True
     affine: bool = True
 

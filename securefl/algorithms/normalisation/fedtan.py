@@ -36,7 +36,7 @@ class PooledBN(Normalisation):
     """Choices by which the first local step normalises by all clients' batches."""
 
     moments: Literal["two-pass", "fused"] = "two-pass"
-    """How statistics travel: 3L + 1 exchanges a round, or 2L + 1."""
+    """Exchanges of a round in which statistics travel: 3L + 1, or 2L + 1."""
     pools: ClassVar[bool] = True
     normalises: ClassVar[Normalises] = Normalises.BY_POOLED
     mixes_records: ClassVar[str] = GRADIENT

@@ -42,7 +42,7 @@ class FrozenBN(Normalisation):
     """τ, the variance of the statistics' changes below which they have settled: the smaller, the
     later. The defaults freeze the demo's job soon after its learning rate has dropped."""
     freeze: Literal["statistics", "affine", "both"] = "statistics"
-    """What is frozen."""
+    """Part of BN that is frozen."""
     normalises: ClassVar[Normalises] = Normalises.BY_CONSTANTS
     releases_statistics: ClassVar[bool] = True
 

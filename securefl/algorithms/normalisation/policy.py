@@ -38,20 +38,20 @@ REFERENCE = "fedtan/reference/"
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """The first local step uses the moments of all clients' batches (FedTAN)."""
+    """A first local step with the moments of all clients' batches (FedTAN)."""
 
     moments: Moments
     gradients: Gradients
     references: NamedTensors = field(default_factory=dict)
-    """By layer, the last pooled mean, which fused moments are about."""
+    """Last pooled mean by layer, which fused moments are about."""
 
     def of(self, layer: str) -> Moments:
-        """Returns how a layer's moments travel: in two passes where no pooled mean is known yet."""
+        """Return how a layer's moments travel: in two passes where no pooled mean is known yet."""
         return self.moments if layer in self.references else Moments.TWO_PASS
 
 
 def references(state: State) -> dict[str, Tensor]:
-    """Returns by layer the last pooled mean that a state carries; none before the first round."""
+    """Return by layer the last pooled mean that a state carries; none before the first round."""
     if not state.round:
         return {}
     carried = state.tensors.get(Kind.STATISTICS, {})
@@ -62,7 +62,7 @@ class Measurement(Protocol):
     """Statistics that all clients find together at a round's start, by sums over clients."""
 
     def messages(self, model: nn.Module) -> tuple[MessageSpec, ...]:
-        """The sums that it asks for."""
+        """Return the sums that it asks for."""
 
     def measure(self, work: Work, exchange: Exchange) -> None:
         """Write the statistics, the same at every client, into the model's BN layers."""
@@ -86,7 +86,7 @@ class RoundNorm:
     """Does something to BN layers, in this round or another, that reaches no functional call."""
 
     def sums(self, model: nn.Module) -> tuple[MessageSpec, ...]:
-        """What clients ask for in the middle of their round."""
+        """Return what clients ask for in the middle of their round."""
         if self.measurement:
             return self.measurement.messages(model)
         if self.pooling is None:
@@ -100,7 +100,7 @@ class RoundNorm:
         )
 
     def carried(self, model: nn.Module) -> dict[str, Tensor]:
-        """Returns what a state carries beside the model's statistics, as before the first round."""
+        """Return what a state carries beside the model's statistics, as before the first round."""
         like = next(model.parameters())
         if self.window:
             return self.window.start(like)
@@ -110,7 +110,7 @@ class RoundNorm:
         return {}
 
     def stays(self, model: nn.Module) -> set[str]:
-        """Names that do not travel: what is local, and what is frozen, since all have it."""
+        """Return names that do not travel: local tensors, and frozen ones, which all have."""
         frozen = set() if self.window else {VARIATION, FILLED}
         if self.pooling is None:
             frozen |= {REFERENCE + name for name in batch_norm_layers(model)}
@@ -122,7 +122,7 @@ class RoundNorm:
 
     @contextmanager
     def training(self, work: Work) -> Iterator[None]:
-        """Around all local steps."""
+        """Surround all local steps."""
         if self.static:
             n_batches = len(work.data) // len((first := next(work.batches))[0])
             others = islice(work.batches, n_batches - 1)
@@ -132,7 +132,7 @@ class RoundNorm:
 
     @contextmanager
     def more_training(self, model: nn.Module) -> Iterator[None]:
-        """Around steps on other samples: what is frozen or measured stays."""
+        """Surround steps on other samples: what is frozen or measured stays."""
         if self.freeze:
             with frozen_batch_norm(model, self.freeze):
                 yield
@@ -149,7 +149,7 @@ class RoundNorm:
     def first_step(
         self, model: nn.Module, exchange: Exchange, means: dict[str, Tensor]
     ) -> Iterator[None]:
-        """Around the first forward and backward pass, whose pooled means are put into `means`."""
+        """Surround the first forward and backward pass, and put its pooled means into `means`."""
         pooling = self.pooling
         with ExitStack() as stack:
             if self.layers_alone:
@@ -168,7 +168,7 @@ Policy: TypeAlias = Callable[[State, nn.Module], RoundNorm]
 
 
 def required_normalising(model: nn.Module, policy: str) -> dict[str, BatchNorm]:
-    """The model's BN layers that normalise by the batch in training.
+    """Return the model's BN layers that normalise by the batch in training.
 
     Raises:
         DataError: it has none, so that `policy` would do nothing.
@@ -185,7 +185,7 @@ def required_normalising(model: nn.Module, policy: str) -> dict[str, BatchNorm]:
 
 
 def required_layers(model: nn.Module, policy: str) -> dict[str, BatchNorm]:
-    """The model's BN layers.
+    """Return the model's BN layers.
 
     Raises:
         DataError: it has none, so that `policy` would do nothing.

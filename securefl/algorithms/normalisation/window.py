@@ -38,7 +38,7 @@ class Window:
     threshold: float
 
     def settled(self, state: State) -> bool:
-        """Whether all clients' windows are full and their mean variation is below τ."""
+        """Return True where all clients' windows are full and their mean variation is below τ."""
         known = state.tensors.get(Kind.STATISTICS, {})
         if VARIATION not in known:
             return False
@@ -46,13 +46,13 @@ class Window:
         return full and float(known[VARIATION]) < self.threshold
 
     def start(self, like: Tensor) -> dict[str, Tensor]:
-        """What clients' sums say before the first round."""
+        """Return what clients' sums say before the first round."""
         return {VARIATION: like.new_zeros(()), FILLED: like.new_zeros(())}
 
     def follow(
         self, seen: WatchedMoments, kept: NamedTensors
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What a client sends, and what it keeps, after a round whose batches were `seen`.
+        """Return what a client sends and what it keeps after a round whose batches were `seen`.
 
         Raises:
             DataError: no BN layer was called.

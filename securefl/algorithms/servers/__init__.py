@@ -1,1 +1,1 @@
-"""What the server makes of the average: one optimiser per file."""
+"""The server's step from the average: one optimiser per file."""

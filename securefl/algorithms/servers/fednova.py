@@ -69,7 +69,7 @@ class Normalised:
 
     solver: LocalSolver
     expected_steps: float = 1.0
-    """As the server's."""
+    """The server's `expected_steps`."""
 
     def control(self, model: nn.Module) -> NamedTensors:
         """Return the solver's own, and τ_eff."""

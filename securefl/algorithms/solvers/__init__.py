@@ -1,1 +1,1 @@
-"""How a client takes its local steps: one solver per file."""
+"""A client's local steps: one solver per file."""

@@ -52,7 +52,7 @@ class FedDC(Solver):
         return _Session(start, self.alpha, drift, own, start.zeros())
 
     def followed(self, memory: NamedTensors, moved: NamedTensors) -> NamedTensors:
-        """Returns what a client remembers whose model has `moved` after its last step."""
+        """Return what a client remembers whose model has `moved` after its last step."""
         drift = {f"{DRIFT}/{name}": move for name, move in moved.items()}
         return {name: v + drift[name] if name in drift else v for name, v in memory.items()}
 

@@ -32,7 +32,7 @@ The only place where training looks at data.
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a solver has when a client's round begins."""
+    """A solver's means when a client's round begins."""
 
     work: Work
     parameters: Mapping[str, nn.Parameter]
@@ -90,7 +90,7 @@ class End:
     """Result of a solver's round at a client."""
 
     parameters: NamedTensors
-    """What is averaged as this client's w_i; the names of `Start.origin`."""
+    """Tensors that are averaged as this client's w_i; the names of `Start.origin`."""
     control: NamedTensors
     memory: NamedTensors
 
