@@ -12,7 +12,7 @@ WAITING := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 # The files that have slow tests: nothing is gained by collecting the others.
 SLOW = $(sort $(shell grep -rl mark.slow tests))
 
-.PHONY: demo test test-all check bench gpu peers clean
+.PHONY: demo test test-all check bench gpu peers nvflare clean
 
 demo: .venv/installed
 	$(BIN)/securefl demo
@@ -21,7 +21,7 @@ test: .venv/installed
 	$(TEST) -n auto -m "not slow and not full"
 	$(TEST) $(WAITING) -m "slow and not full" $(SLOW)
 
-# Every product of settings, of which `make test` has those with every pair: half an hour more.
+# Every product of settings, of which `make test` has those with every pair: half an hour to three quarters more.
 test-all: .venv/installed
 	$(TEST) -n auto -m "not slow"
 	$(TEST) $(WAITING) -m slow $(SLOW)
@@ -53,6 +53,15 @@ gpu: .venv/installed
 peers: .venv/installed
 	$(BIN)/python benchmarks/peers/compare.py --out docs/results/peers.md
 
+# The tests that start NVIDIA FLARE itself, in an environment that this makes: it is no part of the others'.
+nvflare: .venv-nvflare/installed
+	OMP_NUM_THREADS=1 .venv-nvflare/bin/python -m pytest tests/oracles/test_nvflare.py
+
+.venv-nvflare/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-nvflare
+	.venv-nvflare/bin/pip install --quiet --constraint constraints.txt --editable '.[dev,nvflare]'
+	touch $@
+
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "SecureFL needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv .venv
@@ -60,4 +69,4 @@ peers: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv dist runs
+	rm -rf .venv .venv-nvflare dist runs

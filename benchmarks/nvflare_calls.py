@@ -1,6 +1,6 @@
 """Both sides of a job of NVIDIA FLARE's that exchanges frames, and how its simulator runs it.
 
-`carriers.py` has its times beside others'.
+`python benchmarks/carriers.py` runs it, and has its times beside others'.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from pathlib import Path
 from threading import Thread
 
 from carriers import answer, asked
-from nvflare.collab import collab
+
+try:
+    from nvflare.collab import collab
+except ModuleNotFoundError:
+    if __name__ != "__main__":
+        raise
+    sys.exit(f"{__doc__}\nThat takes the extra: pip install 'securefl[nvflare]'")
 
 from securefl.nvflare.calls import ByCalls, CalledHere
 from securefl_cli.nvflare_job import Published, ServersCalls
@@ -90,3 +96,7 @@ def over_nvflare(folder: Path, names: Sequence[str], sizes: Sequence[int]) -> di
     if not found.exists():
         raise SystemExit((folder / "simulator.log").read_text()[-4000:])
     return {int(size): ms for size, ms in json.loads(found.read_text()).items()}
+
+
+if __name__ == "__main__":
+    print(__doc__)

@@ -31,11 +31,15 @@ def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
-def shape_of(rng: np.random.Generator, most: int) -> tuple[int, int]:
-    """Draw numbers of clients and of values, of at most so many ciphertexts together."""
+def shape_of(rng: np.random.Generator, most: int) -> tuple[int, int, bool]:
+    """Draw numbers of clients and of values, of at most so many ciphertexts together.
+
+    Returns also whether that makes it fewer clients than were drawn.
+    """
     n_values = round(log_uniform(rng, 1, 10**6))
-    n_clients = round(log_uniform(rng, 3, 200))
-    return max(3, min(n_clients, most // SUMS.n_ciphertexts(n_values))), n_values
+    drawn = round(log_uniform(rng, 3, 200))
+    n_clients = max(3, min(drawn, most // SUMS.n_ciphertexts(n_values)))
+    return n_clients, n_values, n_clients < drawn
 
 
 def error_of(rng: np.random.Generator, n_clients: int, n_values: int) -> float:
@@ -73,10 +77,15 @@ def error_of(rng: np.random.Generator, n_clients: int, n_values: int) -> float:
 def main(sums: int, most: int, seed: int) -> None:
     """Print how many sums are wrong, and how large the largest error was."""
     rng = np.random.default_rng(seed)
-    errors = np.array([error_of(rng, *shape_of(rng, most)) for _ in range(sums)])
+    found, n_fewer = [], 0
+    for _ in range(sums):
+        n_clients, n_values, fewer = shape_of(rng, most)
+        found.append(error_of(rng, n_clients, n_values))
+        n_fewer += fewer
+    errors = np.array(found)
     click.echo(
-        f"{sums} sums, {(errors > 1).sum()} wrong; the largest error was {errors.max():.2f} of "
-        "what is allowed"
+        f"{sums} sums, {n_fewer} of fewer clients than drawn, {(errors > 1).sum()} wrong; the "
+        f"largest error was {errors.max():.2f} of what is allowed"
     )
     if (errors > 1).any():
         raise SystemExit(1)

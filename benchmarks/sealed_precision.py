@@ -1,6 +1,6 @@
 """Distance of encrypted training from the same training in the clear, as Markdown.
 
-python benchmarks/sealed_precision.py
+    python benchmarks/sealed_precision.py
 
 FedTAN in float64, one local step of a whole batch, five clients. Inputs have any scale, and rounds
 have all clients or only small ones. An error is the largest over all tensors of |Δ| / |w|.
@@ -8,10 +8,10 @@ have all clients or only small ones. An error is the largest over all tensors of
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import click
 import torch
 from torch import nn
 
@@ -109,13 +109,13 @@ def table(encrypt: str, width: int) -> Iterator[str]:
         yield f"| {scale:g} | {cells} |"
 
 
+@click.command(help=__doc__)
 def main() -> None:
     """Print all tables."""
     for encrypt, width in (("statistics", 12), ("model", 12), ("model", 60), ("model", 300)):
-        sys.stdout.write(f"\nencrypt = {encrypt}, {width} hidden units\n\n")
+        click.echo(f"\nencrypt = {encrypt}, {width} hidden units\n")
         for line in table(encrypt, width):
-            sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()
+            click.echo(line)
 
 
 if __name__ == "__main__":

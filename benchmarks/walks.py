@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import click
 import torch
 
 import securefl
@@ -102,6 +103,7 @@ def sealed_statistic() -> Walk:
     return walk
 
 
+@click.command(help=__doc__)
 def main() -> None:
     """Print both walks."""
     torch.set_num_threads(1)

@@ -192,11 +192,11 @@ def init(
     passphrase = read_passphrase(passphrase_file, confirm=True)
     made = init_folder(directory, passphrase, consortium=consortium, policy=policy)
     click.echo(
-        "Made a key pair for clients' cards (ML-KEM-768 with X25519).\n"
+        "Made a card key and its secret key (ML-KEM-768 with X25519).\n"
         f"Key id: {made.card.key_id}\n\n"
         f"{directory / 'authority'}: for the authority alone; secret keys under the passphrase\n"
-        f"{directory / 'server'}: for the server; the public key\n"
-        f"{directory / 'clients'}: for every client; the public key\n\n"
+        f"{directory / 'server'}: for the server; the card key\n"
+        f"{directory / 'clients'}: for every client; the card key\n\n"
         f"Passphrase: {measured(KDF_COST)}.\n"
         "Nothing recovers the secret keys without it.\n"
         f"Next: securefl run --keys {shlex.quote(str(directory))} …"

@@ -13,12 +13,12 @@ DIR/authority/ca.key             of the certificate authority; sealed, mode 0600
 DIR/authority/identity.key       by which the authority is known; sealed, mode 0600
 DIR/authority/identity.crt       its certificates: of that key, and of its transport key
 DIR/consortium/ca.crt            the certificate authority's certificate
-DIR/consortium/roster.json       the clients' and servers' certificates, signed by it
+DIR/consortium/roster.json       clients', servers' and officers' certificates, signed by it
 DIR/consortium/policy.json       what the authority may open, signed by it
 DIR/consortium/officers.json     the officers' names and card keys, where there are any; signed
 
 An exported bundle has `consortium/manifest.json` besides, and of the rest what its role may hold:
-`consortium` and one public key, which lies in `authority` for authority and officers.
+`consortium` and one card key, which lies in `authority` for authority and officers.
 
 A member has a folder of its own, with files that it makes itself:
 

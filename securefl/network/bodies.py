@@ -368,9 +368,14 @@ def state_bytes(state: State, known: State | None) -> bytes:
     tensors = {
         name: value
         for name, value in _named(state).items()
-        if name not in before or not torch.equal(value, before[name])
+        if name not in before or not torch.equal(_bits(value), _bits(before[name]))
     }
     return bytes(safetensors.torch.save(unshared(tensors)))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Return the bytes of a tensor: of a digest -0.0 is another value than 0.0."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 def max_state_bytes(like: State) -> int:

@@ -27,8 +27,9 @@ pytestmark = [
     # Of clients in threads of one process, one restores the filters under which another ignores it.
     pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
 ]
-ROUNDING = 1e-4
-"""Of a weight: as in `test_sites_own_data`."""
+ROUNDING = 1e-6
+"""Of a weight up to 1, and relative to a larger one: as in `test_processes_grid`. Columns that are
+not standardised have variances of 850, whose last of 32 bits is 6e-5. Mostly no bit is turned."""
 
 ARRAYS = (
     *("samples.shape=[1, 4, 4]", 'samples.classes=["a", "b"]', "samples.most=64"),
@@ -108,7 +109,6 @@ AROUND = BESIDE, NORMALISATIONS
 FEW_AROUND = each(AROUND, product(*AROUND))
 SEALED = *ALGORITHMS, {name: (f"exchange.encrypt={name}",) for name in ENCRYPT}
 FEW_SEALED = each(SEALED, product(*SEALED))
-ALL_SEALED = [names for names in product(*SEALED) if names[1:3] == ("sgd", "average")]
 
 
 def settings_of(axes, names):
@@ -129,7 +129,7 @@ def test_so_they_are_with_whatever_goes_beside(beside, policy, job):
 
 @pytest.mark.parametrize(
     ("policy", "solver", "server", "encrypt"),
-    marked(dict.fromkeys([*FEW_SEALED, *ALL_SEALED]), FEW_SEALED),
+    marked(product(*SEALED), FEW_SEALED),
 )
 def test_sealed_they_are_the_same_to_the_rounding(policy, solver, server, encrypt, job, key_set):
     names = policy, solver, server, encrypt

@@ -106,7 +106,7 @@ def test_sealed_they_end_there_to_the_rounding(consortium, files, tmp_path, key_
     result = securefl.run(config, securefl.task_of_sites(config, job.sites), keys=key_set)
     wanted = result.model.state_dict()
     for name, value in model_of(tmp_path / "run").items():
-        torch.testing.assert_close(value, wanted[name], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(value, wanted[name], atol=1e-6, rtol=1e-6)
     assert incidents_of(tmp_path / "run") == ""
 
 

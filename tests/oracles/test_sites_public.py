@@ -31,7 +31,7 @@ from securefl.types import SIZE
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
-ROUNDING = 1e-4
+ROUNDING = 1e-6
 """Of a weight: as in `test_sites_own_data`."""
 FEDPROF = (*TABLES, *BESIDE["fedprof"])
 REFINED = (*TABLES, *BESIDE["fnr, matched"])

@@ -32,7 +32,14 @@ from securefl.exchange.policy import Policy
 from securefl.exchange.sums import MessageId, OpenedSum, Sender
 from securefl.federation.message import MAGIC, claimed_name
 from securefl.federation.server import DueWeight
-from securefl.federation.total import MAX_CLIENTS, Terms, n_total_bytes, read_total, total_bytes
+from securefl.federation.total import (
+    MAX_CLIENTS,
+    Terms,
+    n_total_bytes,
+    read_total,
+    state_digest,
+    total_bytes,
+)
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
@@ -58,7 +65,7 @@ BODIES = [
     bodies.News(bundles={"client": "{}", "server": "{}"}),
     bodies.Welcome(run=RUN, job=RUN),
     bodies.RoundBegins(round=7, times=2, since=6, whole=True),
-    bodies.Question(round=7, name="selection/loss", unit=0.5, since=6, whole=False),
+    bodies.QuestionBody(round=7, name="selection/loss", unit=0.5, since=6, whole=False),
     bodies.Reason(reason="näh", round=7),
     bodies.Refusal(too_few=True, reason="two"),
     SIGNED,
@@ -190,6 +197,17 @@ def test_of_a_model_that_is_known_only_what_differs_is_sent():
         bodies.read_state(content, STATE, None, 4)
 
 
+@pytest.mark.parametrize("name", ["bias", "of no dimension"])
+def test_a_zero_that_has_changed_its_sign_is_sent(name):
+    """A sealed total of zeros is 0.0 or -0.0, and clients sign a digest of the bits."""
+    zeros = {"bias": torch.zeros(2), "of no dimension": torch.zeros(())}
+    before = State(3, {Kind.PARAMETERS: zeros})
+    after = State(4, {Kind.PARAMETERS: zeros | {name: -zeros[name]}})
+    assert state_digest(after) != state_digest(before)
+    found = bodies.read_state(bodies.state_bytes(after, before), before, before, 4)
+    assert state_digest(found) == state_digest(after)
+
+
 @pytest.mark.parametrize("known", [None, STATE], ids=["whole", "part"])
 def test_changed_models_are_parsed_with_the_same_layout_or_refused(known):
     content = bodies.state_bytes(LATER, known)
@@ -204,7 +222,7 @@ def test_changed_models_are_parsed_with_the_same_layout_or_refused(known):
 
 HEADS = [
     bodies.RoundBegins(round=7, since=6, whole=True),
-    bodies.Question(round=7, name="selection/loss", unit=0.5, since=6, whole=True),
+    bodies.QuestionBody(round=7, name="selection/loss", unit=0.5, since=6, whole=True),
 ]
 
 
@@ -232,7 +250,7 @@ def test_a_request_whose_head_is_of_another_length_is_refused(length):
 @pytest.mark.parametrize("content", [b"", b"\1", b"\1\0\0", bytes(4)], ids=len)
 def test_a_request_too_short_for_a_head_is_refused(content):
     with pytest.raises(PeerError, match="bad Question"):
-        bodies.apart(bodies.Question, content, "server")
+        bodies.apart(bodies.QuestionBody, content, "server")
 
 
 PATHS = [

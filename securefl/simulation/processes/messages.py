@@ -101,7 +101,7 @@ class _CardKeys:
 
 @dataclass(frozen=True, slots=True)
 class SealingKeys:
-    """Keys that clients seal with from now on; public keys in their file form."""
+    """Card keys that clients seal under from now on, in their file form."""
 
     cards: _CardKeys | None
     """Keys that clients make cards for; None where nothing is sealed."""

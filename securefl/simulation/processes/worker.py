@@ -1,7 +1,7 @@
 """Worker process with some of a run's clients, the same ones in every round.
 
-It seals and signs their contributions with their own identities and a public key, and holds no
-secret key of the encryption.
+It seals and signs their contributions with their own identities, makes their cards for
+the card keys, and holds no secret card key.
 """
 
 from __future__ import annotations
