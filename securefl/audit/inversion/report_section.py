@@ -1,4 +1,4 @@
-"""Section on gradient inversion: does hiding BN's statistics protect the images?
+"""Section on gradient inversion: protection of images by hiding BN's statistics.
 
 A picture shows originals, and below each what every attacker made of it.
 """
