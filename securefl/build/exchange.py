@@ -12,6 +12,7 @@ from securefl.errors import ConfigError
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.federation.query import SCORE_MEAN
+from securefl.settings.axes import DrawnSelector
 from securefl.settings.tables import Config, Encrypt
 from securefl.types import Kind
 
@@ -85,8 +86,8 @@ def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clien
                 'exchange.encrypt = "none", or "model"'
             )
     n, found = config.selection.n_selected(n_clients), f"{n_clients} clients"
-    if config.selection.selects:
-        found = f"selection.fraction of {found} selects {n} for a round"
+    if isinstance(config.selection, DrawnSelector):
+        found = f"selection.fraction = {config.selection.fraction} of {found} are {n} in a round"
     if exchange.seals_sums and n < least:
         raise ConfigError(
             f"{found}: the authority opens totals of at least exchange.min_clients = {least}; "
