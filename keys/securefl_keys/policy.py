@@ -68,7 +68,7 @@ class PolicyFile(PolicyTable, VersionedFile):
 def stated(policy: Policy) -> dict[str, Any]:
     """The fields of its file; raises ConfigError where it leaves the bounds of `PolicyTable`."""
     own = asdict(policy)
-    del own["read"]  # is the settings' affair
+    del own["read"], own["noise_hides_clients"]  # are the settings' affair
     return parse_tables(PolicyTable, own).model_dump()
 
 

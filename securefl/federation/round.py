@@ -313,7 +313,7 @@ class ServerRound:
         self._collecting = _Collecting(
             specs,
             {
-                s.name: server.start(number, s, self._told, terms)
+                s.name: server.start(number, s, self._told, terms, self.context.model)
                 for s in specs
                 if s.name not in in_memory
             },

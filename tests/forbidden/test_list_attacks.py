@@ -47,7 +47,8 @@ def asking_for_less(patch, less):
                 continue
             spec = next(s for s in self.context.plan.update if s.name == name)
             terms = {client: self.context.terms(client) for client in self._present}
-            again = self.server.start(self.context.number, spec, request.expected.state, terms)
+            about = self.context.number, spec, request.expected.state, terms
+            again = self.server.start(*about, self.context.model)
             for client in request.signers:
                 if client != VICTIM:
                     admit(again, messages[name, client], client)()

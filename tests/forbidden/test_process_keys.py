@@ -572,7 +572,7 @@ def test_cards_are_taken_of_the_session_that_was_announced_alone(site):
         with pytest.raises(OpeningRefused, match="has not asked READY for this session"):
             await give_cards(link, "ee" * 32, request.cards)
         refused = await give_cards(link, RUN, request.cards | {"alice": b"rubbish"})
-        assert refused == {"alice": "not a SecureFL message of version 4"}
+        assert refused == {"alice": "not a SecureFL message of version 5"}
         assert await give_cards(link, RUN, swapped) == {}  # whose each is, its signature says
         return await ask_to_open(link, request)
 

@@ -101,9 +101,11 @@ def tamper(monkeypatch):
     """Changes what some clients send, all of it or in messages of one name."""
 
     def install(change, names=(FAULTY,), only=None, rounds=range(1, 100)):
-        def contribute(self, run, round_number, spec, tensors, times=1, state=""):
+        def contribute(self, run, round_number, spec, tensors, times=1, state="", *, model=""):
             def again(run=run, round_number=round_number, spec=spec):
-                return HONEST_CONTRIBUTE(self, run, round_number, spec, tensors, times, state)
+                return HONEST_CONTRIBUTE(
+                    self, run, round_number, spec, tensors, times, state, model
+                )
 
             message = again()
             if self.name in names and only in {None, spec.name} and round_number in rounds:
