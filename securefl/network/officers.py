@@ -234,8 +234,8 @@ class RemoteOfficers:
     """Returns the announcement of a round."""
     in_force: Callable[[], CardKeys]
     """Takes up the newest keys and members, and returns the keys."""
-    noted: Callable[[SumRequest], AbstractContextManager[None]]
-    """Notes a total that is about to be opened, and within, its time."""
+    timed: Callable[[], AbstractContextManager[None]]
+    """Counts, within, the time of an opening."""
     logs: Sequence[FetchedOpenings]
     """Log of each officer."""
 
@@ -267,7 +267,7 @@ class RemoteOfficers:
 
     def open(self, request: SumRequest) -> OpenedSum:
         """See `Officers.open`."""
-        with self.noted(request):
+        with self.timed():
             return self.officers.open(request)
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:

@@ -78,7 +78,7 @@ from securefl.report.finish import AtEnd, at_end
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, RoundMetrics, read_joined
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
-from securefl.runs.session import PROCESSES, InFlight
+from securefl.runs.session import PROCESSES
 from securefl.settings.tables import Config
 from securefl.types import Kind, MessageSpec, State
 
@@ -283,13 +283,12 @@ class ServerProcess:
             line = officers = self._officers(lines, loop, server, adders, folder)
             finish, open_scores = before(finish, officers.fetch), officers.open_scores
         elif lines:
-            log, note = FetchedOpenings(folder, folder.session_ids()), folder.note_in_flight
-            line = authority = AuthorityLine(self, lines[0], loop, server, adders, log, note)
+            log = FetchedOpenings(folder, folder.session_ids())
+            line = authority = AuthorityLine(self, lines[0], loop, server, adders, log)
             finish, open_scores = before(finish, authority.fetch), authority.open_scores
         if config.seals_scores:
             channel = SealedMatch(line, score_noise(config), open_scores)
         quorum = max(config.sites.quorum or 0, job.plain.min_clients, 1)
-        in_flight = folder.in_flight()
         sites = NetworkSites(
             loop,
             members,
@@ -301,7 +300,6 @@ class ServerProcess:
             self.patience.joining_s,
             config.run.reproducible,
             self.say,
-            in_flight=in_flight,
             joined=read_joined(folder.path),
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
@@ -339,14 +337,15 @@ class ServerProcess:
                 engine_words=PROCESSES,
                 least_clients=job.needed,
                 quorum=quorum,
-                in_flight=in_flight,
+                in_flight=folder.in_flight(),
+                note_in_flight=folder.note_in_flight,
                 spending=job.spending(),
                 key_id=key_id,
                 advice=lambda done: divergence_advice(config, done),
                 at_end=finish,
             )
         )
-        sites.since = lambda: rounds.counted_in
+        sites.since, sites.missing = lambda: rounds.counted_in, rounds.missing
         scores.first_loss = lambda: rounds.first_loss
         return rounds, sites
 
@@ -360,14 +359,12 @@ class ServerProcess:
     ) -> RemoteOfficers:
         """Build what asks several officers; their openings are noted here, and each one's log."""
         given, keys = Given(), self.bundle.card_keys
-        in_flight = NotedInFlight(folder.note_in_flight, self.job)
 
         def files() -> str:
             return self.for_officers
 
         @contextmanager
-        def noted(request: SumRequest) -> Iterator[None]:
-            in_flight.note(request)
+        def timed() -> Iterator[None]:
             with self.monitor.phase(OPEN):
                 yield
             self.monitor.opened += 1
@@ -395,7 +392,7 @@ class ServerProcess:
             given,
             partial(self.ready_for, server),
             partial(self.in_force, server, adders),
-            noted,
+            timed,
             [
                 FetchedOpenings(folder, folder.session_ids(), name)
                 for name in OFFICERS_OPENINGS[: len(lines)]
@@ -497,23 +494,6 @@ def before(finish: AtEnd, fetch: Callable[[], None]) -> AtEnd:
 
 
 @dataclass(slots=True)
-class NotedInFlight:
-    """Notes whose total is about to be opened: a server that goes on from here knows it."""
-
-    write: Callable[[InFlight], None]
-    job: Job
-    _noted: InFlight | None = None
-
-    def note(self, request: SumRequest) -> None:
-        """Write it down once for each list of a round; totals of scores are of no model."""
-        opening = InFlight(request.expected.round, tuple(request.signers))
-        trained = request.expected.name not in {spec.name for spec in self.job.score_sums}
-        if trained and opening != self._noted:
-            self.write(opening)
-            self._noted = opening
-
-
-@dataclass(slots=True)
 class AuthorityLine:
     """The authority over its connection, for the thread of the loop of rounds; an `Opener`."""
 
@@ -523,17 +503,13 @@ class AuthorityLine:
     server: Server
     adders: dict[Kind, Adder]
     log: FetchedOpenings
-    note: InitVar[Callable[[InFlight], None]]
-    """Writes down whose total is about to be opened."""
     line: KeyLine = field(init=False)
-    _noted: NotedInFlight = field(init=False)
     _given: Given = field(default_factory=Given)
     """Clients' cards for the keys in force."""
 
-    def __post_init__(self, to: Line, note: Callable[[InFlight], None]) -> None:
+    def __post_init__(self, to: Line) -> None:
         process = self.process
         self.line = KeyLine(to, self._given_now, process.take_up, process.say)
-        self._noted = NotedInFlight(note, process.job)
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
         """See `Opener.be_ready_for`: keys, roster and bundles are as the authority says."""
@@ -584,8 +560,7 @@ class AuthorityLine:
             self.process.say(f"{error}; its log is fetched with the next round, or session")
 
     def open(self, request: SumRequest) -> OpenedSum | BlindTotal:
-        """See `Opener.open`; a server that goes on from here knows for whom the total opens."""
-        self._noted.note(request)
+        """See `Opener.open`."""
         return self._answered(self._asked(ask_to_open, request))
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:

@@ -104,7 +104,7 @@ def tamper(monkeypatch):
         def contribute(self, run, round_number, spec, tensors, times=1, state="", *, model=""):
             def again(run=run, round_number=round_number, spec=spec):
                 return HONEST_CONTRIBUTE(
-                    self, run, round_number, spec, tensors, times, state, model
+                    self, run, round_number, spec, tensors, times, state, model=model
                 )
 
             message = again()
