@@ -320,6 +320,21 @@ class ListsOfModel:
                 yield [name for name in names if name not in out]
 
 
+def next_list(
+    lists: ListsOfModel, suspects: Suspects, present: Mapping[str, Terms], turn: int
+) -> list[str] | None:
+    """Return those of these clients whose totals may be opened next; None where of no list.
+
+    Where suspects cannot come back at this model, the others move it first.
+    """
+    back = [client for client in suspects.back if client in present]
+    listed = lists.chosen(present, back, turn)
+    if listed is None and back:
+        others = {client: of for client, of in present.items() if client not in back}
+        listed = lists.chosen(others, turn=turn)
+    return listed
+
+
 def _halves(group: list[str]) -> list[list[str]]:
     half = len(group) // 2
     return [part for part in (group[:half], group[half:]) if part]

@@ -34,7 +34,7 @@ from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import PASSED, SITS_OUT, SPOILED, Incident
 from securefl.federation.ledger import Ledger
-from securefl.federation.left_out import Interruptions, ListsOfModel, Suspects
+from securefl.federation.left_out import Interruptions, ListsOfModel, Suspects, next_list
 from securefl.federation.opening import Opening
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
@@ -54,6 +54,7 @@ from securefl.task import Task
 from securefl.types import NamedTensors, Plan, State
 
 MEGABYTE = 1e6
+_WITH_IT = "totals at this model were opened with it, and without it would show too few"
 _APART = "totals at this model were opened of other clients, and the difference would show too few"
 COUNTED_IN = "counted_in"
 OnRound = Callable[[RoundMetrics], None]
@@ -430,7 +431,7 @@ class Rounds:
         """
         parts, state, plan = self.parts, self._state, self.plan
         parts.opener.be_ready_for(state.round + 1, (*plan.sums, *plan.update))
-        self._begin_lists()
+        self._begin_lists(plan)
         among = [c for c in self._participation.clients if c not in self._suspects.guilty]
         here = parts.engine.present(state.round + 1, among)
         if len(here) < parts.quorum:
@@ -444,7 +445,7 @@ class Rounds:
         participants = self._participants(here)
         if participants is None:
             error, missing = self._no_list(here)
-            return self._not_begun(error, missing, f"missing, and the round passes: {error}")
+            return self._not_begun(error, missing, f"missing, and the round passes: {_WITH_IT}")
         if not participants.present:
             return participants, self._passed()
         times = {client: participants.selected[client] for client in participants.present}
@@ -469,17 +470,10 @@ class Rounds:
         missed = (c for c in participants.present if self.counted_in.get(c) != after.round)
         return replace(participants, uncounted=tuple(missed)), after
 
-    @property
-    def _seals(self) -> bool:
-        """True where a total of the next round is sealed."""
-        plan = self.plan
-        return bool(
-            {spec.kind for spec in (*plan.sums, *plan.update)} & set(self.parts.server.sealed)
-        )
-
-    def _begin_lists(self) -> None:
+    def _begin_lists(self, plan: Plan) -> None:
         """Hold the next round against those of the same model, of the session before, too."""
-        self._lists.at(state_digest(self._state) if self._seals else "")
+        sealed = {spec.kind for spec in (*plan.sums, *plan.update)} & set(self.parts.server.sealed)
+        self._lists.at(state_digest(self._state) if sealed else "")
         if self._begun and self._lists.model:
             about = self._lists.model, self.round + 1, self.counted_in
             self._lists.take_up(self._begun.lists_at(*about))
@@ -501,9 +495,11 @@ class Rounds:
         if drawn is None:
             return None
         participants = who.participants(self._state, self.plan, drawn, again)
-        if self._seals:
+        if self._lists.model:
             holders = tuple(parts.cards.holders(self._state, participants.present))
             participants = replace(participants, present=holders)
+        if not participants.present:
+            return participants
         present = {client: participants.selected[client] for client in participants.present}
         listed = self._listed(present)
         if listed is None:
@@ -517,17 +513,9 @@ class Rounds:
         return replace(participants, present=tuple(listed))
 
     def _listed(self, times: Mapping[str, int]) -> list[str] | None:
-        """Return those of these clients whose totals may be opened at this model; None of none.
-
-        Where suspects cannot come back at this model, others move it first.
-        """
+        """Return those of these clients whose totals may be opened at this model; None of none."""
         present = {c: Terms(n, self.counted_in.get(c, 0)) for c, n in times.items()}
-        back = [client for client in self._suspects.back if client in present]
-        listed = self._lists.chosen(present, back, self.round)
-        if listed is None and back:
-            others = {client: of for client, of in present.items() if client not in back}
-            listed = self._lists.chosen(others, turn=self.round)
-        return listed
+        return next_list(self._lists, self._suspects, present, self.round)
 
     def missing(self, here: Collection[str]) -> Sequence[str]:
         """Return the clients that the next round waits for: without them no list can be had."""
@@ -700,8 +688,8 @@ class Rounds:
             one_of = sorted(self._suspects.guilty - known) or self._suspects.suspected
             least = self._lists.least
             raise TotalRefused(
-                f"{error}; one of {', '.join(one_of)} has spoiled it, and totals at this model were "
-                f"opened before: without it they would show fewer than {least} clients, whoever "
+                f"{error}; one of {', '.join(one_of)} has spoiled it, and totals at this model "
+                f"were opened before: without it they would show fewer than {least} clients, whoever "
                 "else is left out. Begin anew with another run.seed, without whom you do not trust"
             ) from error
         why = "left out from now on: totals open without it, and with it are refused"
