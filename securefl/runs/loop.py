@@ -689,8 +689,9 @@ class Rounds:
             least = self._lists.least
             raise TotalRefused(
                 f"{error}; one of {', '.join(one_of)} has spoiled it, and totals at this model "
-                f"were opened before: without it they would show fewer than {least} clients, whoever "
-                "else is left out. Begin anew with another run.seed, without whom you do not trust"
+                f"were opened before: without it they would show fewer than {least} clients, "
+                "whoever else is left out. Begin anew with another run.seed, without whom you do "
+                "not trust"
             ) from error
         why = "left out from now on: totals open without it, and with it are refused"
         found = {name: f"{name}: {why}" for name in sorted(self._suspects.guilty - known)}

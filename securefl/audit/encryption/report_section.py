@@ -27,6 +27,7 @@ from securefl.audit.encryption.opened import (
     key_uses,
     opened_by_name,
     refusals,
+    shown_at_models,
 )
 from securefl.audit.findings import FindingsTable, Number, Picture, Section, Verdict
 from securefl.crypto.params import MATCHES, SUMS
@@ -168,7 +169,7 @@ def _estimated() -> list[Number]:
 
 def _log(evidence: EncryptionEvidence, opened: Sequence[Opened]) -> list[Number]:
     pairs = differing_by_one(evidence.openings)
-    how = f"pairs of groups whose totals of one name or round are both opened, {_LOG}"
+    how = f"pairs of groups whose totals of one name, round or model are both opened, {_LOG}"
     return [
         Number("decrypted", sum(row.times for row in opened), f"openings, {_LOG}"),
         Number("refused", sum(row.refused for row in opened), f"openings, {_LOG}"),
@@ -214,6 +215,12 @@ def _leak(evidence: EncryptionEvidence, measured: Sequence[_Measured]) -> str:
             f"{again} totals or scores were opened for a session, round and name that had one "
             "already: the difference of two totals shows the clients that are in one of them "
             "alone, and a second score is a second number of a client's profile."
+        )
+    least = evidence.policy.min_contributions
+    if n_models := shown_at_models(evidence.openings, least):
+        return (
+            f"At {n_models} models totals of several lists of clients were opened, and their sums "
+            f"and differences show fewer than {least} clients."
         )
     if any(part.precision.without_error for part in measured):
         return (

@@ -295,9 +295,9 @@ def judged(
     if sent.sigma is not None or level(difference) is Verdict.HOLDS:
         return found
     return max(found[0], Verdict.WEAK, key=_ALARMS.index), (
-        f"{found[1]} But two totals that differ by one client, while the model stays, show that "
-        f"client as if it were in the clear ({difference.value:.0%}): the least number of clients "
-        "does not stop that. Noise does."
+        f"{found[1]} But two totals that differ by one client, while the model hardly changes, "
+        f"show that client as if it were in the clear ({difference.value:.0%}): the least number "
+        "of clients does not stop that. Noise does."
     )
 
 
