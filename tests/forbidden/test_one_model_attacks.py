@@ -26,6 +26,7 @@ from securefl.network.sites import NetworkSites
 from securefl.runs.folder_reader import INCIDENTS, read_rows
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.session import InFlight
+from securefl.simulation.in_memory import InMemory
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 
@@ -423,3 +424,61 @@ def test_the_run_goes_on_once_the_client_is_back(
     incidents = read_rows(job.folder / "run" / INCIDENTS, Incident)
     missing = {i.client for i in incidents if "missing, and the round passes" in i.reason}
     assert missing == ({"eve"} if late == "pass" else set())
+
+
+# A client that is gone between two totals, for some rounds or for good.
+
+
+def gone(patch, rounds, name=VICTIM):
+    """It is lost in the middle of the first of these rounds, and away in the others."""
+    losing(patch, rounds[:1], name)
+    present = InMemory.present
+
+    def without(self, number, names):
+        here = present(self, number, names)
+        return [each for each in here if each != name or number not in rounds[1:]]
+
+    patch.setattr(InMemory, "present", without)
+
+
+@pytest.mark.parametrize("n_clients", [6, 8])
+def test_with_six_clients_or_more_a_run_goes_on_without_one_that_is_gone_for_good(
+    monkeypatch, n_clients
+):
+    """Two others sit out one round with it."""
+    gone(monkeypatch, range(2, 20))
+    result = securefl.run(settings(rounds=6), batch_of_all(n_clients))
+    found = of_first_sums(result)
+    assert [len(found[number]) for number in range(1, 7)] == [
+        *(n_clients, n_clients, n_clients - 3),
+        *(n_clients - 1,) * 3,
+    ]
+    losses = [metrics.loss for metrics in result.metrics]
+    assert losses[0] == losses[1] > losses[2] > losses[3] > losses[4] > losses[5]
+
+
+@pytest.mark.parametrize("late", ["go-on", "pass", "wait"])
+def test_with_four_clients_it_takes_the_one_that_is_gone(monkeypatch, late):
+    """The run ends, or its rounds pass until the client is back."""
+    gone(monkeypatch, range(2, 5))
+    config, task = settings(f"sites.late={late}", rounds=6), batch_of_all(4)
+    if late == "go-on":
+        with pytest.raises(TooFewContributions, match=f"round 3: .* it takes {VICTIM}; start them"):
+            securefl.run(config, task)
+        return
+    result = securefl.run(config, task)
+    everybody = frozenset(f"client-{i}" for i in range(1, 5))
+    assert of_first_sums(result) == dict.fromkeys((1, 2, 5, 6), everybody)
+    losses = [metrics.loss for metrics in result.metrics]
+    assert losses[0] == losses[1] == losses[2] == losses[3] > losses[4] > losses[5]
+    passed = {i.round for i in result.incidents if "missing, and the round passes" in i.reason}
+    assert passed == {3, 4}
+
+
+def test_in_the_clear_nothing_of_this_holds(monkeypatch):
+    """The server reads each client anyway."""
+    gone(monkeypatch, range(2, 20))
+    result = securefl.run(settings("exchange.encrypt=none", rounds=3), batch_of_all(4))
+    losses = [metrics.loss for metrics in result.metrics]
+    assert losses[0] > losses[1] > losses[2]
+    assert not any(i.name == SITS_OUT for i in result.incidents)
