@@ -203,14 +203,17 @@ def tiny_task():
         rng = torch.Generator().manual_seed(1)
         sets = [
             (torch.randn(16, 4, generator=rng).to(dtype), torch.randint(3, (16,), generator=rng))
-            for _ in range(6)
+            for _ in range(max(6, n_clients + 1))
         ]
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = nn.Sequential(
                 nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)
             ).to(dtype)
-        return Task(**{"model": model, "clients": sets[:n_clients], "test": sets[5]} | changes)
+        return Task(
+            **{"model": model, "clients": sets[:n_clients], "test": sets[max(n_clients, 5)]}
+            | changes
+        )
 
     return make
 

@@ -65,8 +65,9 @@ class Liar:
         return self.party.plan(self.state)
 
     def message(self, spec, **changes):
-        told = with_job(state_digest(self.state), self.job_id)
-        about = {"state": self.terms.bind(told)} | changes
+        model = state_digest(self.state)
+        told = with_job(model, self.job_id)
+        about = {"state": self.terms.bind(told), "model": model} | changes
         values, round_number = {"x": torch.zeros(spec.n_values)}, self.state.round + 1
         made = self.party.client.contribute(self.run_id, round_number, spec, values, **about)
         self.sent.append(made)

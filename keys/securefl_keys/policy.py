@@ -68,7 +68,7 @@ class PolicyFile(PolicyTable, VersionedFile):
 def stated(policy: Policy) -> dict[str, Any]:
     """Return the fields of the policy's file; raises ConfigError out of `PolicyTable`'s bounds."""
     own = asdict(policy)
-    del own["read"]  # is the settings' affair
+    del own["read"], own["noise_hides_clients"]  # are the settings' affair
     return parse_tables(PolicyTable, own).model_dump()
 
 

@@ -162,9 +162,10 @@ def inspect_rounds(config: Config, task: Task, n_rounds: int) -> InspectedRounds
     )
 
 
-def _received_by(rounds: Rounds, client: str) -> str:
-    """Return the digest of what a client was sent in the round that goes on."""
-    return rounds.ongoing.received_by(client) if rounds.ongoing else ""
+def _received_by(rounds: Rounds, client: str) -> tuple[str, str]:
+    """Return the digests of what a client was sent in the round that goes on, and of the model."""
+    ongoing = rounds.ongoing
+    return (ongoing.received_by(client), ongoing.context.model) if ongoing else ("", "")
 
 
 def _travelling(config: Config, state: State, task: Task) -> dict[Kind, NamedTensors]:

@@ -50,7 +50,14 @@ def policy_of(config: Config, consortium: Policy | None) -> Policy:
     )
     least = max(policy.min_contributions, exchange.min_clients)
     read = READ_BY_SERVER if exchange.blind else None
-    return replace(policy, min_contributions=least, rules=tuple(rules), read=read)
+    noise = config.privacy.level == "client"
+    return replace(
+        policy,
+        min_contributions=least,
+        rules=tuple(rules),
+        read=read,
+        noise_hides_clients=noise,
+    )
 
 
 def policy_of_sums(config: Config, consortium: Policy | None, n_clients: int) -> Policy:

@@ -30,6 +30,9 @@ class Policy:
     read: frozenset[str] | None = None
     """Names of the totals that the server reads: all others are sealed for their clients. None
     where it reads all."""
+    noise_hides_clients: bool = False
+    """True where totals have noise that hides each client, which a mean over many sessions would
+    not have."""
 
     def rule_for(self, name: str) -> OpeningRule:
         """Raises OpeningRefused where the policy opens no message of this name."""

@@ -43,6 +43,15 @@ class Authority(Checks[Opener]):
         return self.opener.sealed_for(total_bytes(opened, RELEASED), about, tuple(request.nonces))
 
     def _opened(self, request: SumRequest, rule: OpeningRule) -> OpenedSum:
+        try:
+            return self._decrypted(request, rule)
+        except TotalRefused:
+            expected = request.expected
+            asked = expected.run, expected.round, expected.name
+            self._history.refuse(asked, request.signers, expected.model)
+            raise
+
+    def _decrypted(self, request: SumRequest, rule: OpeningRule) -> OpenedSum:
         nonces, about = request.nonces, request.expected.about
         try:
             opened = self.opener.open(request.total, about, nonces, rule.precision_bits)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from securefl.errors import Duplicate, KeyMismatch, MessageRefused, NotBlind, OpeningRefused
-from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.card_keys import CardKeys, Quorum
 from securefl.exchange.opener import CardHolder
 from securefl.exchange.policy import OpeningRule, Policy, require_clients
 from securefl.exchange.sums import ONE_TIME, ONE_TIME_PROFILE, Keyed
 from securefl.federation.message import Expected, Roster, card_expected, split_message
 from securefl.federation.opening import Opening, logged
-from securefl.federation.opening_history import MOST_LISTS, OpeningHistory
+from securefl.federation.opening_history import MOST_LISTS, MOST_SESSIONS, OpeningHistory
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.io.uncopyable import Held
@@ -87,8 +87,9 @@ class Checks(Held, Generic[Holder]):
             TooFewContributions: fewer than the policy requires.
             OpeningRefused: the policy opens no such name, or no more in this run; one of this name
                 was asked for in this round before (the difference of two totals would show single
-                clients), or totals of other runs and this one together would show too few
-                clients (`OpeningHistory.require_alike`).
+                clients), or totals of other runs, or of other rounds at this model, and this one
+                together would show too few clients (`OpeningHistory.require_alike`), or their mean
+                has too little noise (`require_sessions_left`).
             NotBlind: the server asks to read what the policy has sealed for clients alone, or to
                 have sealed what the server reads.
             Duplicate: a client is listed twice.
@@ -121,12 +122,19 @@ class Checks(Held, Generic[Holder]):
         self._history.claim(asked)
         rule, terms = self.policy.rule_for(expected.name), request.signers
         self._require_signed(request, signers)
-        quorum = self.card_keys.quorum
-        # Any two lists have an officer in common, but three may not: three pairs of three, say.
-        n_lists = MOST_LISTS if quorum.needed == quorum.officers else 1
-        self._history.require_alike(asked, terms, self.policy.min_contributions, n_lists)
-        self._history.release(asked, terms)  # first: a refusal tells of these clients, too
+        n_lists, least = most_lists(self.card_keys.quorum), self.policy.min_contributions
+        self._history.require_alike(asked, terms, least, n_lists, expected.model)
+        if self.policy.noise_hides_clients:
+            self._history.require_sessions_left(asked, expected.model, self._most_sessions)
+        # First: a refusal tells of these clients, too.
+        self._history.release(asked, terms, expected.model)
         return answer(request, rule)
+
+    @property
+    def _most_sessions(self) -> int:
+        """Number of sessions that one who answers may count, so that all together count so many."""
+        quorum = self.card_keys.quorum
+        return MOST_SESSIONS * quorum.needed // quorum.officers
 
     def is_signed(self, request: SumRequest) -> bool:
         """Return True where as many clients as are needed have signed for this total and its size.
@@ -179,12 +187,22 @@ class Checks(Held, Generic[Holder]):
         for signed in request.signed:
             self.roster.check(signed, expected)
         self._require_cards(expected.run, signers)
-        self._history.claim_scores(expected.run, expected.round, expected.state, signers)
+        about = expected.run, expected.round, expected.state
+        self._history.claim_scores(*about, signers, self._most_sessions)
         return rule
 
     def _require_cards(self, run: str, signers: Sequence[str]) -> None:
         if without := self.opener.without_card(run, signers):
             raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
+
+
+def most_lists(quorum: Quorum) -> int:
+    """Return the most lists that totals of a round, and all at one model, may have.
+
+    Any two lists have an officer in common, but three may not where some officers may be away:
+    three pairs of three, say.
+    """
+    return MOST_LISTS if quorum.needed == quorum.officers else 1
 
 
 def require_distinct(signers: Sequence[str]) -> None:

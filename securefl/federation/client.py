@@ -68,7 +68,7 @@ class Client(Held):
         """Return the secret identity key, 32 bytes, for a worker process that plays this client."""
         return self.signing_key.private_bytes_raw()
 
-    def contribute(
+    def contribute(  # noqa: PLR0913  (what a signed header has)
         self,
         run: str,
         round_number: int,
@@ -76,18 +76,21 @@ class Client(Held):
         tensors: NamedTensors,
         times: int = 1,
         state: str = "",
+        *,
+        model: str = "",
     ) -> bytes:
         """Return the signed message with this client's values, sealed, which count `times` times.
 
         `state` is the digest of all that this client was sent in the round so far
-        (`RoundContext.told`, `with_total`, `Terms.bind`).
+        (`RoundContext.told`, `with_total`, `Terms.bind`), `model` that of the state that the round
+        began with.
 
         Raises:
             ValueRefused: a value is NaN, infinite or out of range; nothing is sealed.
         """
         sealer, plain = self.sealers[spec.kind], self.hand_over(spec, tensors, times)
         about, n_values = (run, round_number), len(plain.values)
-        expected = Expected.over(sealer, about, spec.name, n_values, state)
+        expected = Expected.over(sealer, about, spec.name, n_values, state, model)
         sender = self.sender(run, sealer.key_id)
         sealed = sealer.seal(plain.values, plain.weight, expected.about, sender)
         del plain  # large, and no longer needed

@@ -60,6 +60,11 @@ class RoundContext:
     """Id of the job, the same in all sessions, of which sites have kept files; empty without."""
     uncounted: frozenset[str] = frozenset()
     """Clients whose update is refused, as it did not count in the round that is played again."""
+    model: str = field(init=False)
+    """Digest of the state alone, which every signed header names; empty where nothing is signed."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", state_digest(self.state) if self.signed else "")
 
     @property
     def number(self) -> int:
@@ -75,7 +80,7 @@ class RoundContext:
     @property
     def told(self) -> str:
         """Digest of what all clients are sent at its start; empty where nothing is signed."""
-        return with_job(state_digest(self.state), self.job) if self.signed else ""
+        return with_job(self.model, self.job) if self.model else ""
 
     def terms(self, name: str) -> Terms:
         """Return the terms on which a client takes part."""
@@ -255,7 +260,8 @@ class ClientsRound:
             plain = client.hand_over(spec, values, times)
             return replace(plain, like=values) if spec.like is None else plain
         received = context.terms(client.name).bind(self._received)
-        return client.contribute(context.run, context.number, spec, values, times, received)
+        about = context.run, context.number, spec, values, times, received
+        return client.contribute(*about, model=context.model)
 
     def _sent_rows(self, spec: MessageSpec, names: Sequence[str], rows: Rows) -> PlainRows:
         of = [self._clients[name] for name in names]

@@ -1,12 +1,12 @@
-"""Message format, version 4, and the checks that come before any parser.
+"""The message format, version 5, and the checks that come before any parser.
 
-    "SFL" 0x04 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
+    "SFL" 0x05 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
 
 The header names run, round, message, sender, key, epoch, sizes, the digest of all that its sender
-was sent in the round (`Expected.under`), the nonce of a one-time key and the payload's SHA-256. The
-signature is over the header
-behind a prefix that no other signature of an identity key has. So the server can give the authority
-a list of signed headers, without payloads.
+was sent in the round (`Expected.under`), the digest of the model that the round began with, the
+nonce of a one-time key and the payload's SHA-256. The signature is over the header behind a prefix
+that no other signature of an identity key has. So the server can give the authority a list of
+signed headers, without payloads.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from securefl.exchange.sums import (
 from securefl.federation.total import Terms
 from securefl.io.json import require_plain
 
-VERSION = 4
+VERSION = 5
 MAGIC = b"SFL" + bytes([VERSION])
-SIGNED_AS = b"SecureFL message 4\0"
+SIGNED_AS = b"SecureFL message 5\0"
 """Prefix of all that is signed as a message; no certificate, request or handshake has it."""
 MAX_HEADER_BYTES = 2048
 SIGNATURE_BYTES = 64
@@ -64,6 +64,7 @@ _REFUSALS = {
     "form": Relabelled,
     "n_values": Relabelled,
     "state": OtherModel,
+    "model": OtherModel,
 }
 _WHY_NOT: dict[type[SignatureRefused], str] = {
     UnknownSender: "is no client of this run",
@@ -80,7 +81,7 @@ class Header(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    version: Literal[4] = 4
+    version: Literal[5] = 5
     run: Hex32
     round: Annotated[int, Field(ge=0, lt=2**31)]
     name: Annotated[str, Field(max_length=500)]
@@ -90,6 +91,7 @@ class Header(BaseModel):
     epoch: Annotated[int, Field(ge=0, lt=2**31)]
     n_values: Annotated[int, Field(ge=1, lt=2**40)]
     state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    model: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     nonce: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
     payload_bytes: Annotated[int, Field(ge=0, lt=2**40)]
     payload_sha256: Hex32
@@ -123,6 +125,9 @@ class Expected:
     state: str = ""
     """Digest of what all clients were sent; empty for numbers, which are not summed.
     A client's header has it with the client's own terms (`under`)."""
+    model: str = ""
+    """Digest of the global state that the round began with, alone: the same in all rounds and
+    sessions at this model. Empty where `state` is, and in profiles, whose `state` has it."""
 
     @classmethod
     def over(
@@ -132,10 +137,11 @@ class Expected:
         name: str,
         n_values: int,
         state: str = "",
+        model: str = "",
     ) -> Expected:
         """Return the fields of a message over this channel, `about` a run and its round."""
         (run, number), form, key_id = about, channel.form, channel.key_id
-        return cls(run, number, name, form, key_id, channel.epoch, n_values, state)
+        return cls(run, number, name, form, key_id, channel.epoch, n_values, state, model)
 
     @property
     def about(self) -> MessageId:
@@ -254,6 +260,7 @@ def header_for(expected: Expected, sender: str, sealed: Sealed) -> Header:
         epoch=expected.epoch,
         n_values=expected.n_values,
         state=expected.state,
+        model=expected.model,
         nonce=nonce,
         payload_bytes=len(payload),
         payload_sha256=hashlib.sha256(payload).hexdigest(),

@@ -30,6 +30,9 @@ class Opening:
     """Epoch of that key."""
     run: str = ""
     """Id of the session, which every signed header names."""
+    model: str = ""
+    """Digest of the model that the round began with; empty for scores of profiles, and in a log of
+    an older release."""
 
     @classmethod
     def of(
@@ -38,7 +41,8 @@ class Opening:
         """Return the line of a total that was asked for."""
         about = expected.round, expected.name, expected.n_values
         key = expected.key_id, expected.epoch
-        return cls(*about, signers, n_clients, refused, *key, expected.run)
+        which = expected.run, expected.model
+        return cls(*about, signers, n_clients, refused, *key, *which)
 
 
 def logged(

@@ -5,7 +5,9 @@ client, with the same seeds, would show that client's values as the difference o
 would three totals of other groups, added up, one in which a client counts twice, and two of one
 round where one message follows from the other: SCAFFOLD's control variate from the parameters,
 FedTAN's gradients from the update of one step, the statistics of its end from those of its middle.
-A second score of one profile would have noise of its own, and both together show more of it.
+So would totals of two rounds at one model, as after a round that passed: a client that draws
+nothing sends the same in both. A second score of one profile would have noise of its own, and both
+together show more of it; so would a second total of clients that add noise together.
 """
 
 from __future__ import annotations
@@ -32,13 +34,18 @@ OldScoresRow = tuple[str, int, str, list[str]]
 ReleaseRow = tuple[str, int, str, str, list[tuple[str, int, int]] | list[str]]
 """Run, round and name of a total, digest of the settings, and its clients: the name of each, how
 often it counted, and the round that it went on from. Older releases kept the names alone."""
-Row = TotalId | ScoresRow | OldScoresRow | ReleaseRow
-"""Row of the record: a `TotalId` before a total is decrypted, a `ReleaseRow` before it is released,
-a `ScoresRow` before scores are decrypted."""
+ModelRow = tuple[str, int, str, str, list[tuple[str, int, int]], str, bool]
+"""The same with the digest of the model that the round began with, and whether the authority has
+refused the total after it was decrypted: it has shown none of its values."""
+Row = TotalId | ScoresRow | OldScoresRow | ReleaseRow | ModelRow
+"""Row of the record: a `TotalId` before a total is asked for, a `ModelRow` before it is decrypted,
+and again where it is refused then, a `ScoresRow` before scores are decrypted."""
 MOST_LISTS = 4
-"""Most lists of clients of one total, over all runs of the same settings."""
+"""Most lists of clients of a round's totals, over all runs of the same settings and all rounds at
+one model."""
 MOST_SESSIONS = 8
-"""Most runs of the same settings in which a client's score of one round is opened."""
+"""Most runs of the same settings in which a client's score of one round is opened, or, where noise
+hides clients, a round's totals, or those at one model."""
 _ROUND = "round"
 """Name for all totals of a round."""
 
@@ -57,6 +64,10 @@ class OpeningHistory:
         default_factory=lambda: defaultdict(list)
     )
     """Run and clients of each list that a total was opened of, by settings, round and name."""
+    _at_model: defaultdict[tuple[str, str, str], dict[tuple[str, int], _Opened]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """Totals of each run and round, by settings, model and name."""
     _scored: set[tuple[str, int, str]] = field(default_factory=set)
     """Run, round and client of each score that was opened."""
     _n_scored: Counter[tuple[str, int, str]] = field(default_factory=Counter)
@@ -76,12 +87,20 @@ class OpeningHistory:
                 run, number, _, settings, state, clients = row
                 self._note_scored((run, number), settings, clients)
                 self._profiled[run, number] = state
-            else:
+            elif len(row) == 5:
                 run, number, name, settings, signers = row
                 known = [
                     (s, None) if isinstance(s, str) else (s[0], Terms(*s[1:])) for s in signers
                 ]
                 self._note((run, number, name), settings, dict(known))
+            else:
+                run, number, name, settings, listed, model, refused = row
+                asked, terms = (run, number, name), {s[0]: Terms(*s[1:]) for s in listed}
+                if refused:
+                    self._forget(asked, settings, model)
+                else:
+                    self._note(asked, settings, terms)
+                    self._note_at(model, asked, settings, terms)
 
     def claim(self, asked: TotalId) -> None:
         """Use up the one answer for a total.
@@ -104,71 +123,116 @@ class OpeningHistory:
         signers: Mapping[str, Terms],
         at_least: int,
         most_lists: int = MOST_LISTS,
+        model: str = "",
     ) -> None:
-        """Refuse a total that would show too few clients, together with others of its round.
+        """Refuse a total that would show too few clients, together with others.
 
-        Runs of the same settings may repeat what clients draw, and one message of a round may
-        follow from another, so totals of the same round are held against each other as if each
-        client had sent the same values in all of them.
+        Runs of the same settings may repeat what clients draw, rounds at one model, too, where they
+        draw nothing, and one message of a round may follow from another. So totals of the same
+        round, and all at the same model, are held against each other as if each client had sent the
+        same values in all of them.
 
         Raises:
             OpeningRefused: a client's terms are others; or some sum and difference of these totals
                 is of fewer than `at_least` clients; or there are more than `most_lists` lists; or
                 another total of this round was of other clients.
         """
-        run, number, name = asked
-        totals = self._signers[self.settings, number, _one_of(name)]
-        if any(other == run and of.keys() != signers.keys() for other, of in totals):
+        run, _, _ = asked
+        of_round = self._of_round(asked)
+        if any(other == run and of.keys() != signers.keys() for other, of in of_round):
             raise OpeningRefused(
                 "another total of this round was of other clients, and what one sends in both may "
                 "be the same: a round's totals are of the same clients"
             )
-        others = [of for other, of in totals if other != run]
+        others = [of for other, of in of_round if other != run]
+        others += [of.signers for of in self._others_at(model, asked).values()]
         way_out = "have the same clients take part, or begin with another run.seed"
         for there in others:
             if changed := [who for who in signers if there.get(who) not in {None, signers[who]}]:
                 raise OpeningRefused(
-                    f"a run of the same settings has had this total, and in it {_named(changed)} "
-                    "counted another number of times, or went on from another round; the "
-                    f"difference would show their values: {way_out}"
+                    "totals of this round were opened in a run of the same settings, or at this "
+                    f"model, and in them {_named(changed)} counted another number of times, or "
+                    "went on from another round; the difference would show their values: "
+                    f"{way_out}"
                 )
         lists = {frozenset(signers), *(frozenset(there) for there in others)}
         if len(lists) == 1:
             return
+        before = (
+            "totals of this round were opened of other clients in runs of the same settings, or at "
+            "this model"
+        )
         if len(lists) > most_lists:
             raise OpeningRefused(
-                "runs of the same settings have had this total of other clients, and "
-                f"{most_lists} list{'s' * (most_lists > 1)} at most may be opened: {way_out}"
+                f"{before}, and {most_lists} list{'s' * (most_lists > 1)} at most may be opened: "
+                f"{way_out}"
             )
-        shown = _fewest(lists)
+        shown = fewest(lists)
         if len(shown) < at_least:
             raise OpeningRefused(
-                f"runs of the same settings have had this total of other clients, and their sums "
-                f"and differences would show the values of {_named(shown)} (fewer than "
-                f"{at_least}): {way_out}"
+                f"{before}, and their sums and differences would show the values of "
+                f"{_named(shown)} (fewer than {at_least}): {way_out}"
             )
 
-    def release(self, asked: TotalId, signers: Mapping[str, Terms]) -> None:
-        """Keep the clients of a total that is about to be answered."""
-        rows = [(name, of.times, of.since) for name, of in sorted(signers.items())]
-        self.write((*asked, self.settings, rows))
-        self._note(asked, self.settings, signers)
+    def require_sessions_left(self, asked: TotalId, model: str, most: int) -> None:
+        """Refuse a total whose noise could be averaged away over sessions.
 
-    def claim_scores(self, run: str, number: int, state: str, clients: Collection[str]) -> None:
+        Raises:
+            OpeningRefused: totals of this round, or at this model, were opened in `most` other runs
+                of the same settings.
+        """
+        runs = {other for other, _ in self._of_round(asked)}
+        runs |= {other for other, _ in self._others_at(model, asked)}
+        if len(runs - {asked[0]}) >= most:
+            raise OpeningRefused(
+                f"totals of this round, or at this model, were opened in {most} runs of the same "
+                "settings, and the mean over more would have less noise than the privacy that "
+                "they state: begin with another run.seed"
+            )
+
+    def release(self, asked: TotalId, signers: Mapping[str, Terms], model: str = "") -> None:
+        """Keep the clients of a total that is about to be decrypted."""
+        self.write(self._row(asked, signers, model, refused=False))
+        self._note(asked, self.settings, signers)
+        self._note_at(model, asked, self.settings, signers)
+
+    def refuse(self, asked: TotalId, signers: Mapping[str, Terms], model: str = "") -> None:
+        """Keep that a total was refused after it was decrypted, so that nobody has seen its values.
+
+        Others at this model may then be of other clients; those of its round, in other runs, not.
+        """
+        self.write(self._row(asked, signers, model, refused=True))
+        self._forget(asked, self.settings, model)
+
+    def _row(
+        self, asked: TotalId, signers: Mapping[str, Terms], model: str, *, refused: bool
+    ) -> ModelRow:
+        listed = [(name, of.times, of.since) for name, of in sorted(signers.items())]
+        return (*asked, self.settings, listed, model, refused)
+
+    def claim_scores(
+        self,
+        run: str,
+        number: int,
+        state: str,
+        clients: Collection[str],
+        most_sessions: int = MOST_SESSIONS,
+    ) -> None:
         """Use up the one score that each of these clients has in a round, under one model.
 
         Raises:
-            OpeningRefused: a score was opened before, or in too many runs of the same settings, or
-                others of this round were of profiles under another model; then none is used up.
+            OpeningRefused: a score was opened before, or in `most_sessions` runs of the same
+                settings, or others of this round were of profiles under another model; then none is
+                used up.
         """
         if again := [name for name in clients if (run, number, name) in self._scored]:
             raise OpeningRefused(f"opened once already, of {_named(again)}")
         if self._profiled.get((run, number), state) != state:
             raise OpeningRefused("other profiles of this round were made under another model")
         counted = self._n_scored
-        if often := [c for c in clients if counted[self.settings, number, c] >= MOST_SESSIONS]:
+        if often := [c for c in clients if counted[self.settings, number, c] >= most_sessions]:
             raise OpeningRefused(
-                f"opened in {MOST_SESSIONS} runs of the same settings, of {_named(often)}: begin "
+                f"opened in {most_sessions} runs of the same settings, of {_named(often)}: begin "
                 "with another run.seed"
             )
         self.write((run, number, SCORE, self.settings, state, sorted(clients)))
@@ -191,13 +255,48 @@ class OpeningHistory:
         if total not in known:
             known.append(total)
 
+    def _note_at(
+        self, model: str, asked: TotalId, settings: str, signers: Mapping[str, Terms]
+    ) -> None:
+        run, number, name = asked
+        if model:
+            known = self._at_model[settings, model, _one_of(name)]
+            known.setdefault((run, number), _Opened(dict(signers))).names.add(name)
+
+    def _forget(self, asked: TotalId, settings: str, model: str) -> None:
+        run, number, name = asked
+        known = self._at_model.get((settings, model, _one_of(name)), {})
+        if of := known.get((run, number)):
+            of.names.discard(name)
+            if not of.names:
+                del known[run, number]
+
+    def _of_round(self, asked: TotalId) -> list[tuple[str, Mapping[str, Terms | None]]]:
+        """Return run and clients of each list of this round, in all runs of these settings."""
+        _, number, name = asked
+        return self._signers.get((self.settings, number, _one_of(name)), [])
+
+    def _others_at(self, model: str, asked: TotalId) -> dict[tuple[str, int], _Opened]:
+        """Return what was opened at this model in other rounds or runs of these settings."""
+        run, number, name = asked
+        known = self._at_model.get((self.settings, model, _one_of(name)), {})
+        return {about: of for about, of in known.items() if about != (run, number)}
+
+
+@dataclass(slots=True)
+class _Opened:
+    """Totals of one round that were opened at a model; all are of the same clients."""
+
+    signers: Mapping[str, Terms]
+    names: set[str] = field(default_factory=set)
+
 
 def _one_of(name: str) -> str:
     """Return the name that a total is held against others under."""
     return name if name == SCORE_MEAN.name else _ROUND
 
 
-def _fewest(lists: Collection[frozenset[str]]) -> list[str]:
+def fewest(lists: Collection[frozenset[str]]) -> list[str]:
     """Return the fewest clients that some combination of these lists' totals is of.
 
     One that leaves the fewest is zero at clients whose columns span all but one dimension. So its
@@ -209,8 +308,8 @@ def _fewest(lists: Collection[frozenset[str]]) -> list[str]:
     combinations = np.array(list(product(range(-2, 3), repeat=len(lists))))
     left = combinations @ list_client != 0
     n_left = left.sum(axis=1)
-    fewest = left[np.where(n_left > 0, n_left, len(names) + 1).argmin()]
-    return [name for name, is_left in zip(names, fewest, strict=True) if is_left]
+    found = left[np.where(n_left > 0, n_left, len(names) + 1).argmin()]
+    return [name for name, is_left in zip(names, found, strict=True) if is_left]
 
 
 def _named(names: Iterable[str]) -> str:

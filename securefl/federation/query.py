@@ -188,7 +188,9 @@ class Respondent:
             }
             about = context.run, context.number, SCORE_MEAN, values
             try:
-                found[name] = self._clients[name].contribute(*about, state=received)
+                found[name] = self._clients[name].contribute(
+                    *about, state=received, model=context.model
+                )
             except ValueRefused as error:
                 found[name] = Refused(SCORE_MEAN.name, error.without_value, str(error))
         return found

@@ -29,6 +29,7 @@ from securefl.federation.clients_round import Answer, RoundContext
 from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
 from securefl.federation.incidents import Incident, nobody_left
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
+from securefl.federation.left_out import ListsOfModel
 from securefl.federation.server import InMemorySum, Server, ServerSum, SumRequest
 from securefl.federation.total import as_sent, with_total
 from securefl.types import Kind, MessageSpec, NamedTensors, Total
@@ -60,14 +61,15 @@ class ServerRound:
     """Round after a state; a client that is out of it stays out."""
 
     def __init__(
-        self, server: Server, context: RoundContext, alike: frozenset[str] | None = None
+        self, server: Server, context: RoundContext, lists: ListsOfModel | None = None
     ) -> None:
         """Begin a round.
 
         Args:
             server: the server's name, keys and logs.
             context: terms of the round.
-            alike: clients that sealed totals of this round were of, where it was begun before.
+            lists: lists of clients of sealed totals that were opened at this model before; None
+                where they are not held against each other.
         """
         self.context = context
         self.server = server
@@ -77,7 +79,9 @@ class ServerRound:
         self._collecting: _Collecting | None = None
         self._refused: list[Incident] = []
         self._diverged = False
-        self.alike = alike
+        self.lists = lists
+        """Lists of clients at this round's model."""
+        self._alike: frozenset[str] | None = None
         """Clients of this round's sealed totals; None before the first."""
         self._told = context.told
         """Digest of what all clients were sent, and of the totals since."""
@@ -189,7 +193,8 @@ class ServerRound:
         Raises:
             Diverged: every client's contribution was refused, values among them.
             TooFewContributions: every client's message was refused.
-            ClientLost: a client is in one total of this round and not in another.
+            ClientLost: a client is in one total of this round, or at this model, and not in
+                another.
         """
         now = self._now
         if not now.specs:
@@ -206,14 +211,22 @@ class ServerRound:
 
     def _require_alike(self, name: str) -> None:
         counted = frozenset(self._now.counted)
-        if self.alike is None:
-            self.alike = counted
-        others = sorted(self.alike ^ counted)
-        if others and len(counted) >= self.server.plain.min_clients:  # else none is opened anyway
+        enough = len(counted) >= self.server.plain.min_clients  # else none is opened anyway
+        if self._alike is None:
+            self._alike, others = counted, sorted(self.context.times.keys() - counted)
+            terms = {client: self.context.terms(client) for client in self._now.counted}
+            if enough and self.lists and not self.lists.allow(terms):
+                raise ClientLost(
+                    f"{', '.join(others):.200}: lost before {name!r}, and totals at this model "
+                    "were opened in another round; the difference could show its values",
+                    others,
+                )
+        others = sorted(self._alike ^ counted)
+        if others and enough:
             raise ClientLost(
                 f"{', '.join(others):.200}: not in each total of this round, up to that of "
                 f"{name!r}, and the difference could show its values",
-                sorted(self.alike - counted),
+                sorted(self._alike - counted),
             )
 
     def opened(self, name: str, total: OpenedSum | BlindTotal) -> None:
@@ -313,7 +326,7 @@ class ServerRound:
         self._collecting = _Collecting(
             specs,
             {
-                s.name: server.start(number, s, self._told, terms)
+                s.name: server.start(number, s, self._told, terms, self.context.model)
                 for s in specs
                 if s.name not in in_memory
             },

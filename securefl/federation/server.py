@@ -51,7 +51,7 @@ class WeightShares:
 
 
 ANY_STATE = "0" * 64
-"""Placeholder of a state's digest, for lengths."""
+"""Placeholder of a digest, for lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +182,14 @@ class Server:
         spec: MessageSpec,
         state: str = "",
         terms: Mapping[str, Terms] | None = None,
+        model: str = "",
     ) -> ServerSum:
         """Begin the sum of one message.
 
-        `state` is the digest of what all clients were sent, `terms` are those of each.
+        `state` is the digest of what all clients were sent, `terms` are those of each, `model` is
+        the digest of the state that the round began with.
         """
-        adder, expected = self._adders[spec.kind], self._expected(round_number, spec, state)
+        adder, expected = self._adders[spec.kind], self._expected(round_number, spec, state, model)
         running = adder.start(spec.n_values)
         most = partial(self._shares.of, weighing=spec.weighing) if self._shares else None
         told = self._shares is None or self._shares.told or spec.weighing is Weighing.EQUAL
@@ -196,7 +198,7 @@ class Server:
 
     def n_bytes(self, round_number: int, spec: MessageSpec, sender: str) -> int:
         """Return the exact length in bytes of a client's message."""
-        expected = self._expected(round_number, spec, ANY_STATE)
+        expected = self._expected(round_number, spec, ANY_STATE, ANY_STATE)
         return n_message_bytes(expected, sender, self._adders[spec.kind].n_bytes(spec.n_values))
 
     def ask_number(
@@ -222,9 +224,9 @@ class Server:
         expected = Expected.over(matcher, about, PROFILE, n_values, state)
         return ProfileSurvey(self.roster, expected, matcher, baseline, asked)
 
-    def _expected(self, round_number: int, spec: MessageSpec, state: str) -> Expected:
+    def _expected(self, round_number: int, spec: MessageSpec, state: str, model: str) -> Expected:
         adder, about = self._adders[spec.kind], (self.run, round_number)
-        return Expected.over(adder, about, spec.name, spec.n_values, state)
+        return Expected.over(adder, about, spec.name, spec.n_values, state, model)
 
 
 class InMemorySum:

@@ -48,7 +48,7 @@ from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
-VERSION = 8
+VERSION = 9
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
@@ -234,6 +234,7 @@ class OpenRequest(Body):
     epoch: Annotated[int, Field(ge=1, lt=2**31)]
     n_values: Annotated[int, Field(ge=1, le=MAX_VALUES)]
     state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    model: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     signed: Annotated[list[Signed], Field(min_length=1, max_length=MAX_CLIENTS)]
     blind: bool = False
     """True where the total is to be sealed for clients alone."""

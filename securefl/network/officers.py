@@ -233,9 +233,9 @@ class RemoteOfficers:
     ready_for: Callable[[int, Sequence[MessageSpec]], bodies.Ready]
     """Function that returns the announcement of a round."""
     in_force: Callable[[], CardKeys]
-    """Function that takes up the newest keys and members, and returns the keys."""
-    noted: Callable[[SumRequest], AbstractContextManager[None]]
-    """Function that notes a total that is about to be opened, and within, its time."""
+    """Takes up the newest keys and members, and returns the keys."""
+    timed: Callable[[], AbstractContextManager[None]]
+    """Counts, within, the time of an opening."""
     logs: Sequence[FetchedOpenings]
     """Log of each officer."""
 
@@ -266,8 +266,8 @@ class RemoteOfficers:
         return refused
 
     def open(self, request: SumRequest) -> OpenedSum:
-        """Open a total: see `Officers.open`."""
-        with self.noted(request):
+        """See `Officers.open`."""
+        with self.timed():
             return self.officers.open(request)
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:

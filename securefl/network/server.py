@@ -77,7 +77,7 @@ from securefl.report.finish import AtEnd, at_end
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, RoundMetrics, read_joined
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
-from securefl.runs.session import PROCESSES, InFlight
+from securefl.runs.session import PROCESSES
 from securefl.settings.tables import Config
 from securefl.types import PROFILE, Kind, MessageSpec, State
 
@@ -282,13 +282,12 @@ class ServerProcess:
             line = officers = self._officers(lines, loop, server, adders, folder)
             finish, open_scores = before(finish, officers.fetch), officers.open_scores
         elif lines:
-            log, note = FetchedOpenings(folder, folder.session_ids()), folder.note_in_flight
-            line = authority = AuthorityLine(self, lines[0], loop, server, adders, log, note)
+            log = FetchedOpenings(folder, folder.session_ids())
+            line = authority = AuthorityLine(self, lines[0], loop, server, adders, log)
             finish, open_scores = before(finish, authority.fetch), authority.open_scores
         if config.seals_scores:
             channel = SealedMatch(line, score_noise(config), open_scores)
         quorum = max(config.sites.quorum or 0, job.plain.min_clients, 1)
-        in_flight = folder.in_flight()
         sites = NetworkSites(
             loop,
             members,
@@ -300,7 +299,6 @@ class ServerProcess:
             self.patience.joining_s,
             config.run.reproducible,
             self.say,
-            in_flight=in_flight,
             joined=read_joined(folder.path),
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
@@ -338,14 +336,15 @@ class ServerProcess:
                 engine_words=PROCESSES,
                 least_clients=job.needed,
                 quorum=quorum,
-                in_flight=in_flight,
+                in_flight=folder.in_flight(),
+                note_in_flight=folder.note_in_flight,
                 spending=job.spending(),
                 key_id=key_id,
                 advice=lambda done: divergence_advice(config, done),
                 at_end=finish,
             )
         )
-        sites.since = lambda: rounds.counted_in
+        sites.since, sites.missing = lambda: rounds.counted_in, rounds.missing
         scores.first_loss = lambda: rounds.first_loss
         return rounds, sites
 
@@ -359,14 +358,12 @@ class ServerProcess:
     ) -> RemoteOfficers:
         """Build what asks several officers; their openings are noted here, and each one's log."""
         given, keys = Given(), self.bundle.card_keys
-        in_flight = NotedInFlight(folder.note_in_flight, self.job)
 
         def files() -> str:
             return self.for_officers
 
         @contextmanager
-        def noted(request: SumRequest) -> Iterator[None]:
-            in_flight.note(request)
+        def timed() -> Iterator[None]:
             with self.monitor.phase(OPEN):
                 yield
             self.monitor.opened += 1
@@ -394,7 +391,7 @@ class ServerProcess:
             given,
             partial(self.ready_for, server),
             partial(self.in_force, server, adders),
-            noted,
+            timed,
             [
                 FetchedOpenings(folder, folder.session_ids(), name)
                 for name in OFFICERS_OPENINGS[: len(lines)]
@@ -496,23 +493,6 @@ def before(finish: AtEnd, fetch: Callable[[], None]) -> AtEnd:
 
 
 @dataclass(slots=True)
-class NotedInFlight:
-    """Notes of whose total is about to be opened: a server that goes on from here knows it."""
-
-    write: Callable[[InFlight], None]
-    job: Job
-    _noted: InFlight | None = None
-
-    def note(self, request: SumRequest) -> None:
-        """Write it down once for each list of a round; totals of scores are of no model."""
-        opening = InFlight(request.expected.round, tuple(request.signers))
-        trained = request.expected.name not in {spec.name for spec in self.job.score_sums}
-        if trained and opening != self._noted:
-            self.write(opening)
-            self._noted = opening
-
-
-@dataclass(slots=True)
 class AuthorityLine:
     """Authority over its connection, for the thread of the loop of rounds; an `Opener`."""
 
@@ -522,17 +502,13 @@ class AuthorityLine:
     server: Server
     adders: dict[Kind, Adder]
     log: FetchedOpenings
-    note: InitVar[Callable[[InFlight], None]]
-    """Function that writes down whose total is about to be opened."""
     line: KeyLine = field(init=False)
-    _noted: NotedInFlight = field(init=False)
     _given: Given = field(default_factory=Given)
     """Cards of clients for the keys in force."""
 
-    def __post_init__(self, to: Line, note: Callable[[InFlight], None]) -> None:
+    def __post_init__(self, to: Line) -> None:
         process = self.process
         self.line = KeyLine(to, self._given_now, process.take_up, process.say)
-        self._noted = NotedInFlight(note, process.job)
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
         """Take up a round, see `Opener.be_ready_for`, with the authority's keys and roster."""
@@ -583,8 +559,7 @@ class AuthorityLine:
             self.process.say(f"{error}; its log is fetched with the next round, or session")
 
     def open(self, request: SumRequest) -> OpenedSum | BlindTotal:
-        """Open a total, see `Opener.open`; a server that goes on from here knows for whom."""
-        self._noted.note(request)
+        """See `Opener.open`."""
         return self._answered(self._asked(ask_to_open, request))
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:

@@ -44,7 +44,6 @@ from securefl.network.members import Members
 from securefl.network.monitor import TRAIN, WAIT
 from securefl.network.saying import Warned
 from securefl.network.trust import TrustedBundle
-from securefl.runs.session import InFlight
 from securefl.types import Memory, State
 
 Result = TypeVar("Result")
@@ -73,13 +72,13 @@ class NetworkSites:
     answer_bytes: Callable[[Query, State, str], int] = lambda *_: 0
     """Function that returns the length of a client's answer."""
     phase: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
-    """Context that counts the time of a phase."""
-    in_flight: InFlight | None = None
-    """Round whose totals an earlier session has asked for."""
+    """Counts the time of a phase."""
     joined: Mapping[str, int] = field(default_factory=dict)
     """First round of each client that has joined in mid-study."""
     since: Callable[[], Mapping[str, int]] = dict
-    """Function that returns the last round of each client whose contributions counted."""
+    """The last round of each client whose contributions counted."""
+    missing: Callable[[Collection[str]], Sequence[str]] = lambda _here: ()
+    """Returns the clients that a round waits for beside a quorum, of those that are here."""
     room: Room = field(default_factory=Room)
     """Room for contributions that come before their turn."""
     in_memory: bool = False
@@ -198,8 +197,7 @@ class NetworkSites:
         members, first = self.members, not self._begun
         self.server.roster = self.bundle().clients()
         later = {name for name, number in self.joined.items() if number > round_number}
-        without = [n for n in self._left_out(round_number, names) if n not in later]
-        due = [n for n in names if n not in later and n not in without]
+        due = [name for name in names if name not in later]
         awaited = [name for name in due if name in self.server.roster.names]
         if first or self.reproducible:
             self._begun = True
@@ -209,7 +207,7 @@ class NetworkSites:
         here = members.here()
         await self._send_home({n: f"{n}: left out of this run" for n in here if n not in names})
         here, gone = {n: link for n, link in here.items() if n in names}, dict[str, str]()
-        here = {n: link for n, link in here.items() if n not in without and n not in later}
+        here = {n: link for n, link in here.items() if n not in later}
         for name, link in here.items():
             try:
                 name_of(self.bundle().transport_holder, link.certificate, "client")
@@ -229,9 +227,6 @@ class NetworkSites:
         absent = [name for name in awaited if name not in present]
         if self.reproducible and absent:
             raise cannot_go_on(f"{', '.join(absent)}: not connected")
-        for name in without:
-            why = f"{name}: the round was begun without it, and its total opens for nobody else"
-            self.server.report(Incident(round_number, "round", name, why))
         if len(present) >= self.quorum:  # else the round passes or ends, and says of whom
             for name in absent:
                 if name not in lost and name not in gone:
@@ -247,18 +242,15 @@ class NetworkSites:
             whom = "all clients" if self.reproducible else "a quorum"
             self.say(Warned(f"Round {round_number} waits {long} for {whom}; away: {away}"))
             await members.all_here(awaited, self.wait_s, wanted)
-
-    def _left_out(self, round_number: int, names: Sequence[str]) -> list[str]:
-        """Return the clients without whom a round was begun that is run again.
-
-        With them the authority would refuse its total: the difference would show their values.
-        """
-        known = self.in_flight
-        if self.reproducible or known is None or known.round != round_number:
-            return []
-        if len(known.clients) < self.quorum:  # it was begun with more, and can be so again
-            return []
-        return [name for name in names if name not in known.clients]
+        here = [name for name in awaited if name in members.here()]
+        if missing := [name for name in self.missing(here) if name in awaited]:
+            self.say(
+                Warned(
+                    f"Round {round_number} waits for {', '.join(missing)}: totals at this model "
+                    "were opened with them, and without them show too few"
+                )
+            )
+            await members.all_here(missing, self.wait_s)
 
     async def _connected(self) -> list[str]:
         return list(self.members.here())

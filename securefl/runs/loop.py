@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -25,17 +25,20 @@ from securefl.errors import (
     WorkerLost,
 )
 from securefl.exchange.blind import BlindTotal
+from securefl.exchange.card_keys import Quorum
 from securefl.exchange.sums import OpenedSum
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
+from securefl.federation.checks import most_lists
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import PASSED, SITS_OUT, SPOILED, Incident
 from securefl.federation.ledger import Ledger
-from securefl.federation.left_out import Interruptions, Suspects
+from securefl.federation.left_out import Interruptions, ListsOfModel, Suspects, next_list
 from securefl.federation.opening import Opening
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
+from securefl.federation.total import Terms, state_digest
 from securefl.federation.training import Training, round_generator
 from securefl.metrics import SHARES, accuracy_of, shown, title
 from securefl.privacy.history import History
@@ -51,6 +54,8 @@ from securefl.task import Task
 from securefl.types import NamedTensors, Plan, State
 
 MEGABYTE = 1e6
+_WITH_IT = "totals at this model were opened with it, and without it would show too few"
+_APART = "totals at this model were opened of other clients, and the difference would show too few"
 COUNTED_IN = "counted_in"
 OnRound = Callable[[RoundMetrics], None]
 OnStart = Callable[[str], None]
@@ -172,6 +177,8 @@ class Parts:
     """Number of clients without which no round begins."""
     in_flight: InFlight | None = None
     """Round whose totals an earlier session has asked for; None where none was."""
+    note_in_flight: Callable[[InFlight], None] = lambda _in_flight: None
+    """Writes down, before a total is asked for, whose it is: the next session goes by it."""
     spending: Spending | None = None
     """Accounting of differential privacy; None where no noise is added."""
     key_id: str = ""
@@ -204,6 +211,14 @@ class Rounds:
         self._meter = Odometer(parts.spending) if parts.spending else None
         self._suspects = Suspects(parts.least_clients)
         self._interruptions = Interruptions(max(parts.least_clients, parts.quorum))
+        exchange = parts.config.exchange
+        self._officers = Quorum(exchange.needed, exchange.officers)
+        self._lists = ListsOfModel(parts.least_clients, most_lists(self._officers))
+        self._begun = parts.in_flight
+        """Totals that an earlier session has asked for, until the first round begins."""
+        self._noted: InFlight | None = None
+        self._left_out: list[str] = []
+        """Clients that sit out the last round, since no list with them can be had at its model."""
         self._scored: Score | None = None
         self.ongoing: ServerRound | None = None
         """The round that was begun last."""
@@ -416,6 +431,7 @@ class Rounds:
         """
         parts, state, plan = self.parts, self._state, self.plan
         parts.opener.be_ready_for(state.round + 1, (*plan.sums, *plan.update))
+        self._begin_lists(plan)
         among = [c for c in self._participation.clients if c not in self._suspects.guilty]
         here = parts.engine.present(state.round + 1, among)
         if len(here) < parts.quorum:
@@ -424,16 +440,12 @@ class Rounds:
                 f"{parts.quorum} are needed (sites.quorum, exchange.min_clients): start the "
                 "others, then this run again with the same command"
             )
-            self._require_passing(error)
-            for client in among:
-                if client not in here:
-                    away = f"{client}: away, and the round passes without its quorum"
-                    parts.server.report(Incident(state.round + 1, PASSED, client, away))
-            return RoundParticipants(state.round + 1, {}, ()), self._passed()
-        participants = self._participation.participants(state, plan, self._taking_part(here))
-        if set(parts.server.sealed) & {spec.kind for spec in (*plan.sums, *plan.update)}:
-            holders = tuple(parts.cards.holders(state, participants.present))
-            participants = replace(participants, present=holders)
+            away = [client for client in among if client not in here]
+            return self._not_begun(error, away, "away, and the round passes without its quorum")
+        participants = self._participants(here)
+        if participants is None:
+            error, missing = self._no_list(here)
+            return self._not_begun(error, missing, f"missing, and the round passes: {_WITH_IT}")
         if not participants.present:
             return participants, self._passed()
         times = {client: participants.selected[client] for client in participants.present}
@@ -452,32 +464,112 @@ class Rounds:
             for client in ongoing.present:
                 ongoing.lose(client, PASSED, f"{client}: the round passes: {error}")
             return nobody, self._passed()
-        self._suspects.opened(ongoing.present)
+        self._suspects.opened(ongoing.present, self._left_out)
         self._interruptions.counted(ongoing.present)
         parts.broadcast.changed(plan.update, after)
         missed = (c for c in participants.present if self.counted_in.get(c) != after.round)
         return replace(participants, uncounted=tuple(missed)), after
 
+    def _begin_lists(self, plan: Plan) -> None:
+        """Hold the next round against those of the same model, of the session before, too."""
+        sealed = {spec.kind for spec in (*plan.sums, *plan.update)} & set(self.parts.server.sealed)
+        self._lists.at(state_digest(self._state) if sealed else "")
+        if self._begun and self._lists.model:
+            about = self._lists.model, self.round + 1, self.counted_in
+            self._lists.take_up(self._begun.lists_at(*about))
+            self._begun = None
+
+    def _participants(self, here: Sequence[str]) -> RoundParticipants | None:
+        """Return the next round's participants; None where no total of theirs may be opened.
+
+        Raises:
+            TooFewContributions: too few are left without those that sit out.
+        """
+        parts, who, taking = self.parts, self._participation, self._taking_part(here)
+        drawn: Sequence[str] | None = taking
+        again: dict[str, int] | None = None
+        if who.choice is None:
+            drawn = self._listed(dict.fromkeys(taking, 1))
+        elif known := self._lists.again(taking):
+            again = {client: of.times for client, of in known.items()}
+        if drawn is None:
+            return None
+        participants = who.participants(self._state, self.plan, drawn, again)
+        if self._lists.model:
+            holders = tuple(parts.cards.holders(self._state, participants.present))
+            participants = replace(participants, present=holders)
+        if not participants.present:
+            return participants
+        present = {client: participants.selected[client] for client in participants.present}
+        listed = self._listed(present)
+        if listed is None:
+            return None
+        self._left_out = [client for client in present if client not in listed]
+        if who.choice is None:
+            self._left_out += [client for client in taking if client not in drawn]
+        for client in self._left_out:
+            why = f"{client}: sits out this round: {_APART}"
+            parts.server.report(Incident(self.round + 1, SITS_OUT, client, why))
+        return replace(participants, present=tuple(listed))
+
+    def _listed(self, times: Mapping[str, int]) -> list[str] | None:
+        """Return those of these clients whose totals may be opened at this model; None of none."""
+        present = {c: Terms(n, self.counted_in.get(c, 0)) for c, n in times.items()}
+        return next_list(self._lists, self._suspects, present, self.round)
+
+    def missing(self, here: Collection[str]) -> Sequence[str]:
+        """Return the clients that the next round waits for: without them no list can be had."""
+        if self._participation.choice or self._suspects.suspected:
+            return ()
+        among = [c for c in self._participation.clients if c not in self._suspects.guilty]
+        once = {client: 1 for client in among if client in here}
+        return () if self._listed(once) is not None else self._lists.missing(here)
+
+    def _no_list(self, here: Collection[str]) -> tuple[TooFewContributions, Sequence[str]]:
+        """Return the error of a round without a list, and who has to come back."""
+        missing = self._lists.missing(here)
+        whom = ", ".join(missing) or "clients on the terms that they had"
+        return TooFewContributions(
+            f"round {self.round + 1}: totals at this model were opened, and with those of the "
+            f"clients that are there they would show fewer than {self._lists.least}, whoever else "
+            f"is left out: it takes {whom:.200}; start them, then this run again with the same "
+            "command, or begin anew with another run.seed"
+        ), missing
+
+    def _not_begun(
+        self, error: TooFewContributions, clients: Sequence[str], why: str
+    ) -> tuple[RoundParticipants, State]:
+        """Pass a round before it begins, and name the clients; or raise the error."""
+        self._require_passing(error)
+        for client in clients:
+            self.parts.server.report(Incident(self.round + 1, PASSED, client, f"{client}: {why}"))
+        return RoundParticipants(self.round + 1, {}, ()), self._passed()
+
     def _taking_part(self, here: Sequence[str]) -> Sequence[str]:
         """Return the clients of these that the next round is of, and report who sits out.
 
         Raises:
-            TooFewContributions: without those that sit out there are too few.
+            TooFewContributions: without those that sit out there are too few, or no list of them
+                can be had at this model.
         """
         number, among = self.round + 1, self._suspects.taking_part(here)
         out = self._interruptions.out_of(number, among)
-        if out and len(among) - len(out) < self._interruptions.least:
+        rest = [client for client in among if client not in out]
+        if out and (
+            len(rest) < self._interruptions.least or self._listed(dict.fromkeys(rest, 1)) is None
+        ):
             error = TooFewContributions(
                 f"round {number}: {', '.join(out):.200}: lost time and again between two totals of "
                 "a round, and without these clients too few are left (sites.quorum, "
-                "exchange.min_clients): mend that, then start this run again with the same command"
+                "exchange.min_clients; at this model, so that no difference shows one): mend that, "
+                "then start this run again with the same command"
             )
             self._require_passing(error)
             return among
         for client in out:
             why = self._interruptions.words(client)
             self.parts.server.report(Incident(number, SITS_OUT, client, why))
-        return [client for client in among if client not in out]
+        return rest
 
     def after(self, ongoing: ServerRound) -> State:
         """Have a round's clients train, and return the state after their contributions.
@@ -516,9 +608,7 @@ class Rounds:
             in_memory = frozenset(spec.name for spec in specs if spec.kind not in server.sealed)
         since = {client: self.counted_in.get(client, 0) for client in times}
         about = server.run, state, plan, times, since, in_memory, server.job, uncounted
-        begun = self.parts.in_flight
-        alike = frozenset(begun.clients) if begun and begun.round == self.round + 1 else None
-        self.ongoing = ServerRound(server, RoundContext(*about), alike)
+        self.ongoing = ServerRound(server, RoundContext(*about), self._lists)
         return self.ongoing
 
     def _trained(self, ongoing: ServerRound) -> ServerRound:
@@ -531,7 +621,7 @@ class Rounds:
         def open_once(request: SumRequest) -> OpenedSum | BlindTotal:
             name = request.expected.name
             if name not in opened:
-                opened[name] = self.parts.opener.open(request)
+                opened[name] = self._opened(request)
             return opened[name]
 
         entries, incidents = self._record.ledger.entries, self._record.incidents
@@ -542,10 +632,32 @@ class Rounds:
             except WorkerLost:
                 # The round is told once: what the lost attempt wrote is written again.
                 del entries[n_entries:], incidents[n_incidents:]
-                again = ServerRound(self.parts.server, ongoing.context, ongoing.alike)
+                again = ServerRound(self.parts.server, ongoing.context, ongoing.lists)
                 ongoing = self.ongoing = again
             else:
                 return ongoing
+
+    def _opened(self, request: SumRequest) -> OpenedSum | BlindTotal:
+        """Have a total opened, whose clients are noted before: a session that resumes knows them.
+
+        Where one authority refuses it, nobody has read it; officers have told the sum of keys.
+        """
+        signers, is_new = request.signers, self._lists.note(request.signers)
+        self._note_in_flight(request)
+        try:
+            return self.parts.opener.open(request)
+        except TotalRefused:
+            if is_new and self._officers.officers == 1:
+                self._lists.forget(signers)
+                self._note_in_flight(request)
+            raise
+
+    def _note_in_flight(self, request: SumRequest) -> None:
+        lists, about = self._lists, (request.expected.round, tuple(request.signers))
+        now = InFlight(*about, lists.model, lists.as_rows())
+        if now != self._noted:
+            self.parts.note_in_flight(now)
+            self._noted = now
 
     def _require_passing(self, error: TooFewContributions) -> None:
         """Raise the error unless rounds without enough clients are to pass."""
@@ -572,6 +684,16 @@ class Rounds:
                 f"{error}; one of {names} has spoiled it, and where one is left out the others are "
                 "too few, or do so too: revoke whom you do not trust"
             ) from error
+        next_ones = dict.fromkeys(self._suspects.taking_part(self._participation.clients), 1)
+        if self._listed(next_ones) is None:
+            one_of = sorted(self._suspects.guilty - known) or self._suspects.suspected
+            least = self._lists.least
+            raise TotalRefused(
+                f"{error}; one of {', '.join(one_of)} has spoiled it, and totals at this model "
+                f"were opened before: without it they would show fewer than {least} clients, "
+                "whoever else is left out. Begin anew with another run.seed, without whom you do "
+                "not trust"
+            ) from error
         why = "left out from now on: totals open without it, and with it are refused"
         found = {name: f"{name}: {why}" for name in sorted(self._suspects.guilty - known)}
         for client, reason in found.items():
@@ -585,18 +707,22 @@ class Rounds:
         Raises:
             TooFewContributions: too few clients are left for a mean, and rounds are not to pass.
         """
-        if state.tensors is self._state.tensors and self._scored:
-            return self._scored
+        if state.tensors is self._state.tensors and (self._scored or self._metrics):
+            return self._scored or self._last_score()
         try:
             return self._score(state)
         except OpeningRefused as error:  # clients have left, or spoilt it, or others are here now
             if isinstance(error, TooFewContributions):
                 self._require_passing(error)
-            if not self._metrics:
-                return Score(math.nan, math.nan, self.parts.metric)
-            last = self._metrics[-1]
-            clients = {n: Score(of.score, of.loss, last.metric) for n, of in last.clients.items()}
-            return Score(last.score, last.loss, last.metric, clients)
+            return self._last_score()
+
+    def _last_score(self) -> Score:
+        """Return the score of the round before; NaN before the first."""
+        if not self._metrics:
+            return Score(math.nan, math.nan, self.parts.metric)
+        last = self._metrics[-1]
+        clients = {n: Score(of.score, of.loss, last.metric) for n, of in last.clients.items()}
+        return Score(last.score, last.loss, last.metric, clients)
 
     def _score(self, state: State) -> Score:
         """Score the model after a round; raises Diverged where it is lost."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,6 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from securefl.errors import RunFolderError
+from securefl.federation.left_out import List
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 from securefl.runs.folder_reader import read_soundly
@@ -36,13 +37,27 @@ def torch_threads(n_threads: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Clients of the total that was asked for last.
+    """Clients of the total that was asked for last, and of all at the same model.
 
-    The authority opens a total of a repeated round for the same clients alone.
+    The authority opens totals at one model, and of a repeated round, for the same clients, or for
+    others that differ by enough.
     """
 
     round: int
     clients: tuple[str, ...]
+    model: str = ""
+    """Digest of the model; empty in a file of an older release, which has no lists."""
+    lists: tuple[List, ...] = ()
+
+    def lists_at(self, model: str, round_number: int, since: Mapping[str, int]) -> tuple[List, ...]:
+        """Return the lists that hold for a round at a model; none where it is another.
+
+        `since` is the last round that each client counted in.
+        """
+        if self.model != model and self.round != round_number:
+            return ()
+        of_round = tuple((name, 1, since.get(name, 0)) for name in self.clients)
+        return self.lists if self.model else (of_round,)
 
 
 MAX_ENVIRONMENT_BYTES = 2**22

@@ -125,7 +125,11 @@ class Participation:
         return self.choice is not None or self.conditions != Conditions()
 
     def participants(
-        self, state: State, plan: Plan, here: Sequence[str] | None = None
+        self,
+        state: State,
+        plan: Plan,
+        here: Sequence[str] | None = None,
+        again: Mapping[str, int] | None = None,
     ) -> RoundParticipants:
         """Ask and select the clients of the round after `state`, which is to follow `plan`.
 
@@ -133,6 +137,8 @@ class Participation:
             state: the round before.
             plan: the round's messages.
             here: the clients to choose from; all where None.
+            again: clients that the round is of, by how often each counts, as an earlier one at this
+                model was; None where they are to be drawn.
 
         Where fewer than `needed` are present, the round passes without any. Answers come before
         training, so those of late and lost clients count.
@@ -145,13 +151,13 @@ class Participation:
         new = self._unknown(here)
         asked = self._costs(state, None, new, self._questions)
         first = self._ask(state, new, self._questions)
-        times, scores = self._selected(state, plan, here)
-        again = [client for client in times if client not in new]
+        times, scores = self._selected(state, plan, here, again)
+        known = [client for client in times if client not in new]
         costs = self._costs(state, plan, [c for c in times if c in new], ())
-        costs |= self._costs(state, plan, again, self._repeated)
+        costs |= self._costs(state, plan, known, self._repeated)
         self.broadcast.send(state, times)
-        later = self._ask(state, again, self._repeated)
-        refused = {c for c in again if any(c not in found for found in later.values())}
+        later = self._ask(state, known, self._repeated)
+        refused = {c for c in known if any(c not in found for found in later.values())}
         passed = self._passed(state, tuple(times), asked, costs)
         self.broadcast.forget(passed.lost)
         self._selected_in |= dict.fromkeys(times, state.round + 1)
@@ -222,11 +228,13 @@ class Participation:
         return answers
 
     def _selected(
-        self, state: State, plan: Plan, here: Sequence[str]
+        self, state: State, plan: Plan, here: Sequence[str], again: Mapping[str, int] | None
     ) -> tuple[dict[str, int], dict[str, float]]:
         """Return clients by how often they are selected, and FedProf's scores."""
         if followed := self._followed.get(state.round + 1):
             return dict(followed.selected), dict(followed.scores)
+        if again is not None:
+            return dict(again), {}
         if self.choice is None:
             return dict.fromkeys(here, 1), {}
         known = {q.quantity: self._known.get(q.quantity, {}) for q in self._questions}

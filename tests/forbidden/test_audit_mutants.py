@@ -154,8 +154,10 @@ def ledger_says_ciphertext_and_its_length(patch):
 
 
 def sealed_length(entry):
-    about = "0" * 64, entry.round, entry.name, ONE_TIME, "0" * 64, 1, entry.n_values, "0" * 64
-    return n_message_bytes(Expected(*about), entry.sender, SUMS.message_bytes(entry.n_values))
+    about = "0" * 64, entry.round, entry.name, ONE_TIME, "0" * 64, 1, entry.n_values
+    return n_message_bytes(
+        Expected(*about, "0" * 64, "0" * 64), entry.sender, SUMS.message_bytes(entry.n_values)
+    )
 
 
 @mutant("fedavg", STATISTICS, TAP)
@@ -163,8 +165,8 @@ def every_file_lies(patch):
     """Ledger and log tell of openings that never were: only whoever looks at the bytes knows."""
     add, note = ServerSum.admit, Ledger.note
 
-    def in_clear(self, run, round_number, spec, tensors, times=1, state=""):
-        message = CONTRIBUTE(self, run, round_number, spec, tensors, times, state)
+    def in_clear(self, run, round_number, spec, tensors, times=1, state="", *, model=""):
+        message = CONTRIBUTE(self, run, round_number, spec, tensors, times, state, model=model)
         return (
             message if spec.kind is not Kind.STATISTICS else told(self, message, doubles(tensors))
         )
@@ -402,8 +404,8 @@ def behind_a_careless_server(patch, change):
     """
     statistics = {}
 
-    def contribute(self, run, round_number, spec, tensors, times=1, state=""):
-        message = CONTRIBUTE(self, run, round_number, spec, tensors, times, state)
+    def contribute(self, run, round_number, spec, tensors, times=1, state="", *, model=""):
+        message = CONTRIBUTE(self, run, round_number, spec, tensors, times, state, model=model)
         if spec.kind is Kind.PARAMETERS:
             return change(self, message, statistics.get(self.name) or listed(tensors))
         statistics[self.name] = listed(tensors)
@@ -502,8 +504,8 @@ def plaintext_stands_behind_a_ciphertext(patch):
     """The header does not know of it."""
     admit = ServerSum.admit
 
-    def contribute(self, run, round_number, spec, tensors, times=1, state=""):
-        message = CONTRIBUTE(self, run, round_number, spec, tensors, times, state)
+    def contribute(self, run, round_number, spec, tensors, times=1, state="", *, model=""):
+        message = CONTRIBUTE(self, run, round_number, spec, tensors, times, state, model=model)
         sealed = spec.kind is Kind.STATISTICS
         return told(self, message, doubles(tensors)) if sealed else message
 

@@ -28,15 +28,17 @@ from securefl.errors import (
     TotalRefused,
     UnknownSender,
 )
+from securefl.exchange.card_keys import Quorum
 from securefl.exchange.decode_total import TotalDecoder
 from securefl.exchange.digits import Digits
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.sums import Sender
-from securefl.federation.authority import Authority
+from securefl.federation.authority import Authority, CheckingOfficer
 from securefl.federation.client import Client
 from securefl.federation.message import split_message
-from securefl.federation.opening_history import MOST_LISTS, MOST_SESSIONS, OpeningHistory, _fewest
+from securefl.federation.opening_history import MOST_LISTS, MOST_SESSIONS, OpeningHistory, fewest
 from securefl.federation.server import SumRequest
 from securefl.federation.total import Terms
 from securefl.types import Kind, MessageSpec
@@ -616,14 +618,14 @@ def test_no_combination_that_is_refused_to_nobody_shows_fewer():
         member = rng.random((int(rng.integers(2, MOST_LISTS + 1)), 7)) < 0.6
         lists = {frozenset(np.array(list("abcdefg"))[row].tolist()) for row in member if row.any()}
         rows = np.array([[name in of for name in "abcdefg"] for of in lists], dtype=float)
-        fewest = next(
+        n_fewest = next(
             size
             for size in range(1, 8)
             for few in map(list, combinations(range(7), size))
             if np.linalg.matrix_rank(rows) > np.linalg.matrix_rank(np.delete(rows, few, axis=1))
         )
-        assert len(_fewest(lists)) == fewest
-        n_shown += fewest < 3
+        assert len(fewest(lists)) == n_fewest
+        n_shown += n_fewest < 3
     assert 20 < n_shown < 180
 
 
@@ -636,7 +638,9 @@ def test_no_client_counts_on_other_terms_in_another_run(changed):
     again = OpeningHistory("")
     again.take_up(json.loads(json.dumps(rows)))
     again.require_alike(ELSEWHERE, terms, 3)
-    with pytest.raises(OpeningRefused, match="in it b counted another number of times, or went on"):
+    with pytest.raises(
+        OpeningRefused, match="in them b counted another number of times, or went on"
+    ):
         again.require_alike(ELSEWHERE, terms | {"b": changed}, 3)
 
 
@@ -656,7 +660,7 @@ def test_a_total_has_four_lists_at_most():
         history.require_alike((f"{i:064x}", 1, "x/mean"), on_terms(names), 3)
         history.release((f"{i:064x}", 1, "x/mean"), on_terms(names))
     history.require_alike(("f" * 64, 1, "x/mean"), on_terms("ghijkl"), 3)
-    with pytest.raises(OpeningRefused, match="of other clients, and 4 lists at most may be opened"):
+    with pytest.raises(OpeningRefused, match="at this model, and 4 lists at most may be opened"):
         history.require_alike(("f" * 64, 1, "x/mean"), on_terms("123456"), 3)
 
 
@@ -715,6 +719,189 @@ def test_other_settings_rounds_and_names_have_lists_of_their_own():
         history.require_alike((run, number, name), on_terms("abc"), 3)
 
 
+M, N = "5e" * 32, "5f" * 32
+"""Digests of two models."""
+
+
+def at(model, *rounds, rows=None, most_lists=MOST_LISTS):
+    """A history in which one total of each of these rounds was opened, of these names."""
+    history = OpeningHistory("one", (rows if rows is not None else []).append)
+    for number, names in enumerate(rounds, 1):
+        asked, terms = ("aa" * 32, number, "update/parameters"), on_terms(names)
+        history.require_alike(asked, terms, 3, most_lists, model)
+        history.release(asked, terms, model)
+    return history
+
+
+@pytest.mark.parametrize("name", ["update/parameters", "1/mean"])
+@pytest.mark.parametrize(("run", "number"), [("aa" * 32, 2), ("aa" * 32, 9), ("bb" * 32, 4)])
+def test_rounds_and_sessions_at_one_model_are_held_against_each_other(run, number, name):
+    """After a passed round the next one has the same model, and what draws nothing is the same."""
+    rows = []
+    at(M, "abcdef", rows=rows)
+    history = OpeningHistory("one")
+    history.take_up(json.loads(json.dumps(rows)))
+    asked = run, number, name
+    with pytest.raises(OpeningRefused, match=r"or at this model, .* show the values of f"):
+        history.require_alike(asked, on_terms("abcde"), 3, model=M)
+    for names in ("abcdef", "abc", "abcghi"):
+        history.require_alike(asked, on_terms(names), 3, model=M)
+    for more in ({"model": N}, {"model": ""}):
+        history.require_alike(asked, on_terms("abcde"), 3, **more)
+    history.require_alike((run, number, "score/mean"), on_terms("abcde"), 3, model=M)
+    other = OpeningHistory("other settings")
+    other.take_up(rows)
+    other.require_alike(asked, on_terms("abcde"), 3, model=M)
+
+
+def test_lists_at_one_model_and_those_of_one_round_are_held_against_each_other_together():
+    """Each differs by three from the new one, and one and the other less it are one client."""
+    history = at(M, "abcdefg")
+    elsewhere = ("bb" * 32, 5, "update/parameters"), on_terms("abcd")
+    history.release(*elsewhere, N)
+    history.require_alike(("cc" * 32, 5, "x/mean"), on_terms("efg"), 3, model=N)
+    with pytest.raises(OpeningRefused, match="show the values of h"):
+        history.require_alike(("cc" * 32, 5, "x/mean"), on_terms("efgh"), 3, model=M)
+
+
+@pytest.mark.parametrize("changed", [Terms(times=2), Terms(since=1)])
+def test_no_client_counts_on_other_terms_at_one_model(changed):
+    """Nor in one session: the difference would be its values, or what that changes in them."""
+    history = at(M, "abcdef")
+    asked, terms = ("aa" * 32, 2, "update/parameters"), on_terms("abcdef") | {"b": changed}
+    with pytest.raises(OpeningRefused, match="in them b counted another number of times, or went"):
+        history.require_alike(asked, terms, 3, model=M)
+    history.require_alike(asked, terms, 3, model=N)
+
+
+def test_of_officers_who_may_be_away_all_totals_at_a_model_have_one_list():
+    history = at(M, "abcdef", "abcdef", most_lists=1)
+    with pytest.raises(OpeningRefused, match="at this model, and 1 list at most"):
+        at(M, "abcdef", "abc", most_lists=1)
+    history.require_alike(("aa" * 32, 3, "1/mean"), on_terms("abc"), 3, 1, N)
+
+
+def test_a_model_has_four_lists_at_most():
+    history = at(M, "abcdef", "ghijkl", "mnopqr", "stuvwx", "ghijkl")
+    with pytest.raises(OpeningRefused, match="at this model, and 4 lists at most"):
+        history.require_alike(("aa" * 32, 6, "1/mean"), on_terms("yz1234"), 3, model=M)
+
+
+def test_a_total_that_was_refused_holds_no_other_back_at_its_model():
+    """Nobody has seen its values. One that was opened in the same round still does."""
+    rows = []
+    history = at(M, "abcdef", rows=rows)
+    mean = ("aa" * 32, 2, "1/mean"), on_terms("abcxyz")
+    update = ("aa" * 32, 2, "update/parameters"), on_terms("abcxyz")
+    for total in (mean, update):
+        history.require_alike(*total, 3, model=M)
+        history.release(*total, M)
+    again, fewer = OpeningHistory("one"), (("aa" * 32, 3, "1/mean"), on_terms("abcxy"))
+    for total, held in ((update, True), (mean, False)):
+        history.refuse(*total, M)
+        again.take_up(json.loads(json.dumps(rows)))
+        for of in (history, again):
+            if held:
+                with pytest.raises(OpeningRefused, match="show the values of z"):
+                    of.require_alike(*fewer, 3, model=M)
+            else:
+                of.require_alike(*fewer, 3, model=M)
+        again = OpeningHistory("one")
+    with pytest.raises(OpeningRefused, match="show the values of z"):  # its round, elsewhere
+        history.require_alike(("bb" * 32, 2, "1/mean"), on_terms("abcxy"), 3, model=N)
+
+
+@pytest.mark.parametrize("needed", [1, 3])
+def test_the_authority_forgets_refused_totals_and_officers_do_not(federate, needed):
+    """These have told the sum of keys, by which whoever asks reads what it likes."""
+    keys = KeySet.ephemeral(Quorum(needed, needed))
+    federation, rows = federate(keys=keys), []
+    history = OpeningHistory("one", rows.append)
+    about = federation.roster, Policy(), federation.log.append, history
+    cards = {name: of.send_cards(federation.run) for name, of in federation.clients.items()}
+    arriving = federation.server.start(1, federation.spec, model=M)
+    for name in federation.clients:
+        about_1 = federation.run, 1, federation.spec, {"x": torch.zeros(5)}
+        arriving.receive(federation.clients[name].contribute(*about_1, model=M))
+    request = arriving.request()
+    spoilt = dataclasses.replace(request, total=bytes(len(request.total)))
+    if needed == 1:
+        authority = Authority(keys.opener(), *about)
+        authority.take_cards(federation.run, cards)
+        with pytest.raises(TotalRefused):
+            authority.open(spoilt)
+    else:
+        officer = CheckingOfficer(keys.officers()[0], *about)
+        officer.take_cards(federation.run, cards)
+        officer.key_sums(spoilt)
+    assert [row[-1] for row in rows if len(row) == 7] == ([False, True] if needed == 1 else [False])
+    three = (federation.run, 2, federation.spec.name), on_terms((A, B, C))
+    if needed == 1:
+        history.require_alike(*three, 3, model=M)
+    else:
+        with pytest.raises(OpeningRefused, match="show the values of client-4"):
+            history.require_alike(*three, 3, model=M)
+
+
+@pytest.mark.parametrize("field", ["state", "model"])
+def test_a_header_that_names_another_model_is_refused(federate, field):
+    """By the server and by the authority: all of a total began with the same."""
+    federation = federate()
+    honest = {"state": M, "model": M}
+    arriving = federation.server.start(1, federation.spec, Terms().bind(M), model=M)
+    message = federation.signed(
+        A, federation.sealed(A), **(honest | {"state": Terms().bind(Terms().bind(M)), field: N})
+    )
+    with pytest.raises(OtherModel, match=f"message of {field}"):
+        arriving.receive(message)
+    request = federation.collect().request()
+    expected = dataclasses.replace(request.expected, **{field: M})
+    other = dataclasses.replace(request, expected=expected)
+    assert_refused(federation, other, OtherModel, "expected")
+
+
+def test_noise_that_hides_clients_is_opened_in_eight_sessions():
+    """The mean over n of them has an n-th of its variance. Rounds of one session are in ε."""
+    rows, noisy = [], Policy(noise_hides_clients=True)
+    assert noisy.noise_hides_clients
+    for session in range(MOST_SESSIONS):
+        history = OpeningHistory("one", rows.append)
+        history.take_up(list(rows))
+        for number in (1, 2):
+            asked = f"{session:064x}", number, "update/parameters"
+            history.require_sessions_left(asked, M, MOST_SESSIONS)
+            history.release(asked, on_terms("abcd"), M)
+    history.require_sessions_left((f"{3:064x}", 3, "update/parameters"), M, MOST_SESSIONS)
+    for number, model in ((3, M), (2, N), (1, M)):
+        with pytest.raises(OpeningRefused, match="opened in 8 runs of the same settings"):
+            history.require_sessions_left(("f" * 64, number, "x/mean"), model, MOST_SESSIONS)
+    history.require_sessions_left(("f" * 64, 3, "x/mean"), N, MOST_SESSIONS)
+
+
+@pytest.mark.parametrize(("needed", "n_officers"), [(1, 1), (2, 3), (3, 5), (4, 5), (4, 7)])
+@pytest.mark.parametrize("what", ["scores", "totals"])
+def test_officers_together_answer_in_eight_sessions(needed, n_officers, what):
+    """A server that asks them by turns has no more: each counts for itself."""
+    histories = [OpeningHistory("one") for _ in range(n_officers)]
+    most, n_opened, asked_of = MOST_SESSIONS * needed // n_officers, 0, [0] * n_officers
+    for session in range(60):
+        run = f"{session:064x}"
+        by_use = sorted(range(n_officers), key=asked_of.__getitem__)[:needed]
+        try:
+            for officer in by_use:
+                history, asked = histories[officer], (run, 1, "update/parameters")
+                if what == "scores":
+                    history.claim_scores(run, 1, "5e", ["a"], most)
+                else:
+                    history.require_sessions_left(asked, M, most)
+                    history.release(asked, on_terms("abcd"), M)
+                asked_of[officer] += 1
+        except OpeningRefused:
+            break
+        n_opened += 1
+    assert MOST_SESSIONS // 2 <= n_opened <= MOST_SESSIONS
+
+
 def test_each_client_has_one_score_a_round_also_after_a_restart():
     """And where one of a list was opened before, none of the others' is used up."""
     rows = []
@@ -768,10 +955,11 @@ def test_a_history_is_taken_up_with_rows_of_every_release():
     history = OpeningHistory("one", rows.append)
     history.claim(HERE)
     history.release(HERE, on_terms("dcba"))
-    assert rows == [HERE, (*HERE, "one", [(name, 1, 0) for name in "abcd"])]
+    assert rows == [HERE, (*HERE, "one", [(name, 1, 0) for name in "abcd"], "", False)]
     again = OpeningHistory("one")
     scores = ("dd", 1, "profile/score", ["a"])
-    again.take_up([("cc" * 32, 3, "y/mean"), scores, *rows])
+    without_a_model = (*HERE, "one", [(name, 1, 0) for name in "abcd"])
+    again.take_up([("cc" * 32, 3, "y/mean"), scores, HERE, without_a_model])
     with pytest.raises(OpeningRefused, match="opened once already, of a"):
         again.claim_scores("dd", 1, "5e", ["a"])
     for asked in (HERE, ("cc" * 32, 3, "y/mean")):

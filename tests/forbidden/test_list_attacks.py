@@ -47,7 +47,8 @@ def asking_for_less(patch, less):
                 continue
             spec = next(s for s in self.context.plan.update if s.name == name)
             terms = {client: self.context.terms(client) for client in self._present}
-            again = self.server.start(self.context.number, spec, request.expected.state, terms)
+            about = self.context.number, spec, request.expected.state, terms
+            again = self.server.start(*about, self.context.model)
             for client in request.signers:
                 if client != VICTIM:
                     admit(again, messages[name, client], client)()
@@ -151,13 +152,13 @@ SPEC = MessageSpec("layer/mean", Kind.STATISTICS, 8)
 class Sessions:
     """Sessions of the same settings whose clients send the same values in each."""
 
-    def __init__(self, needed, n_officers):
+    def __init__(self, needed, n_officers, policy=None):
         self.keys = KeySet.ephemeral(Quorum(needed, n_officers))
         public = self.keys.public
         sealers = {Kind.STATISTICS: OneTimeSealer(public)}
         self.clients = {c: Client(c, 1 / 8, sealers, card_keys=public) for c in NAMES}
         self.roster = Roster({c: client.identity for c, client in self.clients.items()})
-        about = self.roster, Policy(), lambda _opening: None
+        about = self.roster, policy or Policy(), lambda _opening: None
         if n_officers == 1:
             self.roles = [Authority(self.keys.opener(), *about, OpeningHistory("settings"))]
         else:
@@ -199,6 +200,27 @@ def test_three_lists_that_no_officer_sees_together_are_not_opened(needed, n_offi
                 sessions.ask(session, names, asked)
             return
         sessions.ask(session, names, asked)
+
+
+@pytest.mark.parametrize(
+    ("needed", "n_officers", "opened"), [(1, 1, 8), (3, 3, 8), (2, 3, 7), (3, 5, 6)]
+)
+def test_noise_that_hides_clients_is_not_averaged_away_over_sessions(needed, n_officers, opened):
+    """A server that repeats a round had a thousand totals, each with other noise on it.
+
+    By turns it has the officers open as many as each may answer for.
+    """
+    sessions = Sessions(needed, n_officers, Policy(noise_hides_clients=True))
+    asked = [[(needed * turn + i) % n_officers for i in range(needed)] for turn in range(20)]
+    for session, officers in enumerate(asked[:opened], 1):
+        sessions.ask(session, NAMES, officers)
+    with pytest.raises(
+        OpeningRefused, match=r"opened in \d runs of the same settings, and the mean"
+    ):
+        sessions.ask(opened + 1, NAMES, asked[opened])
+    ours = Sessions(needed, n_officers)
+    for session, officers in enumerate(asked[:10], 1):
+        ours.ask(session, NAMES, officers)
 
 
 def updates(party, run, model):

@@ -141,6 +141,15 @@ def test_what_is_enforced_is_never_looser_than_settings_or_policy(policy, least,
     assert policy_of(config(least, bits), made) == made
 
 
+@pytest.mark.parametrize(("level", "hides"), [("client", True), ("record", False), ("none", False)])
+def test_sessions_are_counted_where_noise_hides_clients(level, hides):
+    """By the settings: a mean over many would not have it."""
+    made = config(3, 32)
+    private = made.privacy.model_copy(update={"level": level})
+    made = policy_of(made.model_copy(update={"privacy": private}), Policy())
+    assert made.noise_hides_clients is hides
+
+
 @given(least=st.integers(3, 100), bits=st.integers(16, 32))
 def test_without_a_consortium_the_settings_are_the_policy(least, bits):
     """With a rule for every name."""

@@ -233,9 +233,9 @@ def overheard(monkeypatch):
         found.quiet[id(loud)] = loud, value, deviation
         return loud
 
-    def signed(client, run, round_number, spec, tensors, times=1, state=""):
+    def signed(client, run, round_number, spec, tensors, times=1, state="", *, model=""):
         found.sent.append((client.name, spec, dict(tensors)))
-        return contribute(client, run, round_number, spec, tensors, times, state)
+        return contribute(client, run, round_number, spec, tensors, times, state, model=model)
 
     def spied(sealer):
         seal = sealer.seal

@@ -345,24 +345,39 @@ class Dishonest(dict):
 )
 def test_who_spoils_sealed_totals_is_found_and_left_out_and_the_run_goes_on(site, weight):
     """By rounds that others have without it: no message is opened alone."""
-    names = (*CLIENTS, "dora")
-    here = site(names=names, rounds=7, algorithm="fedavg")
+    # A weight that shows once the total is open costs more: others must be left out with it.
+    opens = weight in {0.5, -0.5}
+    names = (*CLIENTS, "dora", *(("eve", "frank", "gina", "hugo") if opens else ()))
+    here = site(names=names, rounds=9, algorithm="fedavg")
     loop = Loop(here)
     Dishonest(loop.clients["carol"].party, weight)
     record = loop.run()
-    assert len(record.metrics) == 7
+    assert len(record.metrics) == 9
     incidents = [json.loads(line) for line in here.incidents.splitlines()]
     first = [one["client"] for one in incidents if one["round"] == 1]
     assert first == list(names)  # any of them may be it
     named = [one for one in incidents if "left out from now on" in one["reason"]]
     assert [one["client"] for one in named] == ["carol"]
     assert "left out from now on" in str(loop.ended.pop("carol"))
-    assert loop.ended == dict.fromkeys(("alice", "bob", "dora"))
+    assert loop.ended == dict.fromkeys(name for name in names if name != "carol")
     assert record.metrics[-1].dropped == ()
     assert record.metrics[-1].loss < record.metrics[0].loss
     opened = [one for one in openings_of(here) if not one["refused"]]
     assert min(len(one["signers"]) for one in opened) >= 3
-    assert all("carol" not in one["signers"] for one in opened) or weight in {0.5, -0.5}
+    assert all("carol" not in one["signers"] for one in opened) or opens
+
+
+@pytest.mark.parametrize("weight", [0.5, pytest.param(-0.5, marks=pytest.mark.full)])
+def test_of_four_a_weight_that_shows_in_an_open_total_ends_the_run(site, weight):
+    """The next total, without its client, would show what that client has sent."""
+    here = site(names=(*CLIENTS, "dora"), algorithm="fedavg")
+    loop = Loop(here)
+    Dishonest(loop.clients["carol"].party, weight)
+    with pytest.raises(
+        TotalRefused, match="one of alice, bob, carol, dora has spoiled it, and tot"
+    ):
+        loop.run()
+    assert {tuple(one["signers"]) for one in openings_of(here)} == {(*CLIENTS, "dora")}
 
 
 def test_where_nobody_can_be_left_out_the_run_ends_and_names_the_suspects(site):
@@ -572,7 +587,7 @@ def test_cards_are_taken_of_the_session_that_was_announced_alone(site):
         with pytest.raises(OpeningRefused, match="has not asked READY for this session"):
             await give_cards(link, "ee" * 32, request.cards)
         refused = await give_cards(link, RUN, request.cards | {"alice": b"rubbish"})
-        assert refused == {"alice": "not a SecureFL message of version 4"}
+        assert refused == {"alice": "not a SecureFL message of version 5"}
         assert await give_cards(link, RUN, swapped) == {}  # whose each is, its signature says
         return await ask_to_open(link, request)
 

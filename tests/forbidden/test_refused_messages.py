@@ -485,12 +485,12 @@ def test_a_header_over_the_limit_is_refused(federation, parsed):
 
 
 @pytest.mark.parametrize(
-    "magic", [b"SFL\x03", b"SFL\x05", b"SFL\x00", b"sfl\x04", b"GET ", b"\x00" * 4]
+    "magic", [b"SFL\x04", b"SFL\x06", b"SFL\x00", b"sfl\x05", b"GET ", b"\x00" * 4]
 )
 def test_another_format_is_refused(federation, parsed, magic):
-    """Bytes that are not of format version 4 are not looked into."""
+    """Bytes that are not of format version 5 are not looked into."""
     message = magic + federation.message(FAULTY)[4:]
-    assert_refused_amid_honest(federation, parsed, message, MessageRefused, "version 4")
+    assert_refused_amid_honest(federation, parsed, message, MessageRefused, "version 5")
 
 
 @settings(

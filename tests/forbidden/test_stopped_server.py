@@ -10,8 +10,9 @@ from over_loopback import Consortium, Job, OnTask
 from with_officers import OFFICERS, SEALED, Officers, OfficersJob, WithOfficers
 
 from securefl.network.authority_line import Line
-from securefl.network.server import NotedInFlight, ServerProcess
+from securefl.network.server import ServerProcess
 from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_writer import RunFolder
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 
@@ -21,7 +22,7 @@ AT_ONCE_S = 8.0
 """Farewells to all parties and the end of their connections, with room to spare."""
 MOMENTS = [
     pytest.param(ServerProcess, "ready_for", id="before a round is announced"),
-    pytest.param(NotedInFlight, "note", id="before a total is opened"),
+    pytest.param(RunFolder, "note_in_flight", id="before a total is opened"),
 ]
 ALONE = ("exchange.encrypt=model", "algorithm.name=fedtan")
 

@@ -31,6 +31,7 @@ from securefl.audit.encryption.opened import (
     kind_of_name,
     opened_by_name,
     refusals,
+    shown_at_models,
 )
 from securefl.audit.encryption.report_section import encryption_section
 from securefl.audit.findings import Findings
@@ -202,6 +203,24 @@ def test_groups_that_differ_by_one_client_are_found():
     assert differing_by_one([opening(signers=FIVE[1:]), opening(number=2, signers=four)]) == 0
     refused = opening(number=2, signers=four, refused="no")
     assert differing_by_one([opening(), refused]) == 0
+
+
+def test_lists_at_one_model_that_show_too_few_are_a_leak():
+    """Over rounds and sessions, whatever their names; scores have lists of their own."""
+    of = partial(opening, model="5e" * 32)
+    later = partial(of, number=2, run="2" * 64)
+    assert differing_by_one([of(), later("2/mean", signers=FIVE[:4])]) == 1
+    for fewer, n in ((FIVE[:4], 1), (FIVE[:3], 1), (FIVE, 0)):
+        assert shown_at_models([of(), later("2/mean", signers=fewer)], 3) == n
+    apart = [later(model="5f" * 32, signers=FIVE[:4]), later("score/mean", signers=FIVE[:4])]
+    assert shown_at_models([of(), *apart, later(signers=FIVE[:4], refused="no")], 3) == 0
+    assert shown_at_models([opening(), opening(number=2, signers=FIVE[:4])], 3) == 0
+    many = [of(signers=tuple(f"{i}{c}" for c in "abc")) for i in range(5)]
+    assert shown_at_models(many, 3) == 1
+    assert shown_at_models(many[:4], 3) == 0
+    section = encryption_section(evidence([of(), later(signers=FIVE[:4])]), 0)
+    assert section.verdict is Verdict.LEAKS
+    assert "At 1 models totals of several lists of clients were opened" in section.words
 
 
 def test_a_run_without_encryption_is_open():

@@ -23,7 +23,7 @@ from securefl import resume, run
 from securefl.build.exchange import policy_of
 from securefl.build.simulation import simulated
 from securefl.crypto.derived import group_secret
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, TotalRefused
 from securefl.exchange.blind import BlindTotal, n_answer_bytes, n_client_bytes
 from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeSealer
@@ -169,7 +169,11 @@ def test_a_resumed_blind_run_goes_on_as_it_would_have(tiny_config, tiny_task, tm
 
 
 def test_a_client_that_lies_about_its_weight_is_found(tiny_config, tiny_task, monkeypatch):
-    """The server cannot see it in a blind total: the authority refuses that before it is sealed."""
+    """The server cannot see it in a blind total: the authority refuses that before it is sealed.
+
+    Other totals of that round were opened: of five clients no fewer than three can be left out, and
+    three be there.
+    """
     weight_in, sealed_for = Client.weight_in, []
 
     def lying(self, spec, times=1):
@@ -184,7 +188,10 @@ def test_a_client_that_lies_about_its_weight_is_found(tiny_config, tiny_task, mo
 
     monkeypatch.setattr(Client, "weight_in", lying)
     monkeypatch.setattr(BlindTotal, "of", classmethod(noted))
-    result = run(settings(tiny_config, {}, blind=True, rounds=9), tiny_task())
+    with pytest.raises(TotalRefused, match="whoever else is left out"):
+        run(settings(tiny_config, {}, blind=True, rounds=9), tiny_task())
+    sealed_for.clear()
+    result = run(settings(tiny_config, {}, blind=True, rounds=11), tiny_task(8))
     refused = [o for o in result.openings if o.refused]
     assert {o.name for o in refused} == {"1/gradient"}
     assert "one lies about its weight" in refused[0].refused

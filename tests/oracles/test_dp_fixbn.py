@@ -444,8 +444,8 @@ def silence(monkeypatch, *names):
     """These clients' messages are refused."""
     contribute = Client.contribute
 
-    def changed(self, run, round_number, spec, tensors, times=1, state=""):
-        message = contribute(self, run, round_number, spec, tensors, times, state)
+    def changed(self, run, round_number, spec, tensors, times=1, state="", *, model=""):
+        message = contribute(self, run, round_number, spec, tensors, times, state, model=model)
         lost = self.name in names and spec.name.endswith("/moments")
         return message[:-1] if lost else message
 

@@ -203,8 +203,8 @@ def test_a_round_that_has_lost_too_many_to_refine_any_is_no_fault_of_the_setting
     """Of four clients one is refined; of three it would be one of too few."""
     contribute = Client.contribute
 
-    def changed(self, run, round_number, spec, tensors, times=1, state=""):
-        message = contribute(self, run, round_number, spec, tensors, times, state)
+    def changed(self, run, round_number, spec, tensors, times=1, state="", *, model=""):
+        message = contribute(self, run, round_number, spec, tensors, times, state, model=model)
         lost = self.name == "client-2" and spec.name == fnr.ACCURACIES
         return message[:-1] if lost else message
 

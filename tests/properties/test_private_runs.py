@@ -101,11 +101,11 @@ def interrupted_in_round(number, made, folder):
     """Ctrl-C while the second client of a round sends what it has."""
     contribute, seen = Client.contribute, []
 
-    def interrupted(client, run, round_number, spec, tensors, times=1, state=""):
+    def interrupted(client, run, round_number, spec, tensors, times=1, state="", *, model=""):
         seen.append(round_number)
         if seen.count(number) == 2:
             raise KeyboardInterrupt
-        return contribute(client, run, round_number, spec, tensors, times, state)
+        return contribute(client, run, round_number, spec, tensors, times, state, model=model)
 
     with pytest.MonkeyPatch.context() as patch:
         nothing_is_handed_over(patch)
@@ -127,7 +127,7 @@ def test_a_round_is_charged_before_anybody_sends_anything(tmp_path, level, monke
     """Whatever happens then, what it was about to tell is in privacy.json."""
     contribute, seen = Client.contribute, set()
 
-    def looked(client, run, round_number, spec, tensors, times=1, state=""):
+    def looked(client, run, round_number, spec, tensors, times=1, state="", *, model=""):
         counts = history(tmp_path / "run").counts(Level(level))
         expected = History()
         for done in range(round_number):
@@ -135,7 +135,7 @@ def test_a_round_is_charged_before_anybody_sends_anything(tmp_path, level, monke
                 expected = expected.plus(Level(level), event)
         assert counts == expected.counts(Level(level))
         seen.add(round_number)
-        return contribute(client, run, round_number, spec, tensors, times, state)
+        return contribute(client, run, round_number, spec, tensors, times, state, model=model)
 
     nothing_is_handed_over(monkeypatch)
     monkeypatch.setattr(Client, "contribute", looked)

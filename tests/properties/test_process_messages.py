@@ -78,6 +78,7 @@ BODIES = [
         epoch=1,
         n_values=5,
         state=RUN,
+        model=RUN,
         signed=[SIGNED],
     ),
     bodies.OpenRequest.model_construct(
@@ -89,6 +90,7 @@ BODIES = [
         epoch=1,
         n_values=16,
         state="",
+        model="",
         signed=[SIGNED],
     ),
 ]

@@ -15,6 +15,7 @@ from securefl.exchange.policy import Policy
 from securefl.exchange.profile_match import SCORE
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 from securefl.federation.opening import Opening
+from securefl.federation.opening_history import MOST_LISTS, fewest
 from securefl.federation.query import SCORE_MEAN
 from securefl.settings.tables import Config
 from securefl.types import Kind
@@ -196,17 +197,37 @@ def _reason(row: Opening) -> str:
     return row.refused.removeprefix(f"round {row.round}, {row.name!r}: ")
 
 
+def shown_at_models(openings: Iterable[Opening], least: int) -> int:
+    """Return the number of models at which sums and differences show fewer clients than `least`.
+
+    Also those with more lists of clients than whoever opens compares.
+    """
+    lists = _lists_at_models(row for row in openings if not row.refused and row.name != SCORE)
+    return sum(len(of) > MOST_LISTS or len(fewest(of)) < least for of in lists.values())
+
+
+def _lists_at_models(totals: Iterable[Opening]) -> dict[str, set[frozenset[str]]]:
+    """Return the lists of clients of totals at each model; those of scores by themselves."""
+    lists: dict[str, set[frozenset[str]]] = defaultdict(set)
+    for row in totals:
+        if row.model:
+            what = SCORE_MEAN.name if row.name == SCORE_MEAN.name else "round"
+            lists[f"{row.model} {what}"].add(frozenset(row.signers))
+    return lists
+
+
 def differing_by_one(openings: Iterable[Opening]) -> int:
     """Return the number of pairs of groups of opened totals that differ by one client.
 
-    The totals are of one name, or of one round, as one message may follow from another. Their
-    difference is that client's value, as far as the others' have not changed.
+    The totals are of one name, or of one round or model, as one message may follow from another.
+    Their difference is that client's value, as far as the others' have not changed.
     """
+    totals = [row for row in openings if not row.refused and row.name != SCORE]
     groups: dict[str | tuple[str, int], set[frozenset[str]]] = defaultdict(set)
-    for row in openings:
-        if not row.refused and row.name != SCORE:
-            of_round = row.name if row.name == SCORE_MEAN.name else (row.run, row.round)
-            for alike in (row.name, of_round):
-                groups[alike].add(frozenset(row.signers))
+    for row in totals:
+        of_round = row.name if row.name == SCORE_MEAN.name else (row.run, row.round)
+        for alike in (row.name, of_round):
+            groups[alike].add(frozenset(row.signers))
+    groups.update(_lists_at_models(totals).items())
     pairs = {frozenset(pair) for found in groups.values() for pair in combinations(found, 2)}
     return sum(len(one ^ two) == 1 for one, two in pairs)

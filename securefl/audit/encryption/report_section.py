@@ -149,7 +149,7 @@ def _estimated() -> list[Number]:
 
 def _log(evidence: EncryptionEvidence, opened: Sequence[Opened]) -> list[Number]:
     pairs = differing_by_one(evidence.openings)
-    how = f"pairs of groups whose totals of one name or round are both opened, {_LOG}"
+    how = f"pairs of groups whose totals of one name, round or model are both opened, {_LOG}"
     return [
         Number("decrypted", sum(row.times for row in opened), f"openings, {_LOG}"),
         Number("refused", sum(row.refused for row in opened), f"openings, {_LOG}"),

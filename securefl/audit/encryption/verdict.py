@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import final
 
 from securefl.audit.encryption.measured import Precision, Security
-from securefl.audit.encryption.opened import EncryptionEvidence, Opened, answered_again
+from securefl.audit.encryption.opened import (
+    EncryptionEvidence,
+    Opened,
+    answered_again,
+    shown_at_models,
+)
 from securefl.audit.rules import Rule, Verdict, always
 
 LEAST_SECURITY = 128
@@ -53,6 +58,11 @@ class Encrypted:
     def again(self) -> int:
         """Totals and scores that were opened though there was one already."""
         return answered_again(self.evidence.openings)
+
+    @property
+    def shown_at_models(self) -> int:
+        """Number of models at which sums and differences of totals show fewer clients."""
+        return shown_at_models(self.evidence.openings, self.least)
 
     @property
     def read(self) -> str:
@@ -105,6 +115,15 @@ RULES: tuple[Rule[Encrypted], ...] = (
             f"{found.again} totals or scores were opened for a session, round and name that had "
             "one already: the difference of two totals shows the clients that are in one of them "
             "alone, and a second score is a second number of a client's profile."
+        ),
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.shown_at_models > 0,
+        "totals of several lists of clients at one model show fewer clients than the rule allows",
+        lambda found: (
+            f"At {found.shown_at_models} models totals of several lists of clients were opened, "
+            f"and their sums and differences show fewer than {found.least} clients."
         ),
     ),
     Rule(

@@ -91,8 +91,8 @@ class ByteInspector:
     """Names of this round's totals that are sealed for clients."""
     _blind: dict[tuple[int, str], BlindTotal] = field(default_factory=dict)
     """Totals sealed for clients, as the authority has sealed them."""
-    _received_by: Callable[[str], str] = str
-    """Digest of what a client was sent, in the round that goes on."""
+    _received_by: Callable[[str], tuple[str, str]] = lambda _client: ("", "")
+    """Digests of what a client was sent, and of the model, in the round that goes on."""
     _profiled_under: Callable[[float], str] = str
     """Digest of what profiles are made under in the round that goes on, by the unit."""
     _unit: float = 1.0
@@ -107,14 +107,15 @@ class ByteInspector:
     def begin_round(
         self,
         plan: Plan,
-        received_by: Callable[[str], str],
+        received_by: Callable[[str], tuple[str, str]],
         profiled_under: Callable[[float], str],
     ) -> None:
         """Prepare for the messages of a round.
 
         Args:
             plan: of the round.
-            received_by: gives the digest that a client's header names, of sums.
+            received_by: gives the digests that a client's header names, of sums: of what it was
+                sent, and of the model.
             profiled_under: gives the digest that headers of profiles name, by the unit.
         """
         self._received_by, self._profiled_under = received_by, profiled_under
@@ -231,7 +232,7 @@ class ByteInspector:
                 channel, about, PROFILE, n_values, self._profiled_under(self._unit)
             )
         # It is what the client was sent: else it could tell something here.
-        return Expected.over(channel, about, name, n_values, self._received_by(said.sender))
+        return Expected.over(channel, about, name, n_values, *self._received_by(said.sender))
 
     def _channel(self, kind: Kind, *, sealed: bool) -> Channel:
         if kind is Kind.PROFILES:

@@ -192,7 +192,8 @@ class Lengths:
         key_id = _ANY_HASH if sealed else ""
         for epoch in (_ANY_EPOCH if known is None else (known,)) if sealed else (0,):
             state = _ANY_HASH if entry.kind in _UNDER_A_MODEL else ""
-            about = entry.round, entry.name, form, key_id, epoch, n_values, state
+            model = "" if entry.kind is Kind.PROFILES else state
+            about = entry.round, entry.name, form, key_id, epoch, n_values, state, model
             if entry.kind is Kind.CARDS:
                 about = 0, *about[1:]  # they are of a session, whatever round they come before
             yield n_message_bytes(Expected(_ANY_HASH, *about), entry.sender, payload_bytes)

@@ -1,8 +1,8 @@
 """Differencing: two sums of a real `Authority` that differ by one client.
 
-The rule of a least number of contributions refuses a total of fewer, and a second total of one name
-in one round. It cannot refuse another name, or another round, with one client less: each total by
-itself hides everybody.
+The rule of a least number of contributions refuses a total of fewer, a second total of one name in
+one round, and one with a client less at the same model. It cannot refuse one at the next model,
+where an input's statistics are the same, and others nearly: each total by itself hides everybody.
 
 Axes: T trials, side by side in one message; K clients; V values of a statistic.
 """

@@ -104,8 +104,8 @@ def _in_words(found: Traced) -> str:
     if not found.two_sums_show:
         return words
     return (
-        f"{words} But two totals that differ by one client, while the model stays, show that "
-        f"client as if it were in the clear ({found.difference.value:.0%}): the least number of "
+        f"{words} But two totals that differ by one client, while the model hardly changes, show "
+        f"that client as if it were in the clear ({found.difference.value:.0%}): the least number of "
         "clients does not stop that. Noise does."
     )
 
