@@ -131,9 +131,7 @@ def _require_in_range(what: str, profile: Profile) -> None:
     largest = float((profile.variance_Q + profile.mean_Q.square()).max())
     if largest > MAX_SECOND_MOMENT:
         rule = f"must be within {MAX_SECOND_MOMENT:g}; measure profiles in a larger unit"
-        raise ValueRefused(
-            f"{what}: variance + mean² = {largest:.10g} {rule}", f"{what}: variance + mean² {rule}"
-        )
+        raise ValueRefused(f"{what}: variance + mean² = {largest:.10g} {rule}")
 
 
 def _arrays(profile: Profile) -> tuple[Values, Values]:

@@ -330,7 +330,6 @@ def test_what_would_overflow_is_refused_before_it_is_sealed(parties):
     with pytest.raises(ValueRefused, match="larger unit") as refused:
         parties.sealer.seal(far, about, alice)
     assert "401" in str(refused.value)
-    assert "401" not in refused.value.without_value
     sealed = parties.sealer.seal(far.in_unit(4), about, alice)
     with pytest.raises(ValueRefused, match="baseline"):
         parties.matcher.match(sealed.payload, far)
