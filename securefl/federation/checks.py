@@ -16,6 +16,7 @@ from securefl.federation.opening import Opening, logged
 from securefl.federation.opening_history import MOST_LISTS, OpeningHistory
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
+from securefl.federation.total import Terms
 from securefl.io.uncopyable import Held
 from securefl.types import MessageSpec
 
@@ -85,8 +86,8 @@ class Checks(Held, Generic[Holder]):
 
         Raises:
             TooFewContributions: fewer than the policy requires.
-            OpeningRefused: the policy opens no such name, or no more in this run; one of this name
-                was asked for in this round before (the difference of two totals would show single
+            OpeningRefused: the policy opens no such name, or no more in this run; a client counts
+                more than once; one of this name was asked for in this round before (the difference of two totals would show single
                 clients), or totals of other runs and this one together would show too few
                 clients (`OpeningHistory.require_alike`).
             NotBlind: the server asks to read what the policy has sealed for clients alone, or to
@@ -145,6 +146,7 @@ class Checks(Held, Generic[Holder]):
         expected, terms = request.expected, request.signers
         for signed in request.signed:
             self.roster.check(signed, expected.under(terms[signed.header.sender]))
+        require_once(terms)
 
     def answered_scores(
         self, request: ScoreRequest, answer: Callable[[ScoreRequest, OpeningRule], Result]
@@ -191,6 +193,19 @@ def require_distinct(signers: Sequence[str]) -> None:
     """Raise Duplicate where a client is listed twice."""
     if len(set(signers)) != len(signers):
         raise Duplicate("a client stands in it twice")
+
+
+def require_once(terms: Mapping[str, Terms]) -> None:
+    """Raise OpeningRefused where a client counts several times: the total would be nearly its own.
+
+    The server says how often each counts, and `selection.replacement = "with"` goes with sums in
+    the clear alone: an honest draw may be as uneven.
+    """
+    if several := [name for name, own in terms.items() if own.times != 1]:
+        raise OpeningRefused(
+            f"{', '.join(several):.200} would count {terms[several[0]].times} times: in a sealed "
+            "total each client counts once"
+        )
 
 
 def require_blind(request: SumRequest, policy: Policy) -> None:

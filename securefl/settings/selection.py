@@ -22,7 +22,7 @@ class SelectionTable(Table):
     aggregation: Literal["partial", "full"] = "partial"
     """Whether a client that was not selected counts: with the current global model (`full`)."""
     replacement: Literal["without", "with"] = "without"
-    """`with`: a client that is drawn twice counts twice."""
+    """`with`: a client that is drawn twice counts twice; in the clear alone."""
     fairness: Count | None = None
     """Rounds after which a client that waits comes first."""
     alpha: Alpha | Literal["theorem1"] = 10.0
