@@ -386,6 +386,26 @@ class Liar(Wrapped):
         return answer | {group: (answer[group] + 1) % MODULUS}
 
 
+class LiarTo(Wrapped):
+    """Adds a score of seven to the part of one group."""
+
+    def __init__(self, officer, group):
+        super().__init__(officer)
+        self.group = group
+
+    def score_parts(self, *asked):
+        answer = self.officer.score_parts(*asked)
+        return answer | {self.group: (answer[self.group] + 7 * 2**78) % MODULUS}
+
+
+class LiarToAll(Wrapped):
+    """Adds one to all of its parts, and so contradicts each of the others."""
+
+    def score_parts(self, *asked):
+        answer = self.officer.score_parts(*asked)
+        return {group: (part + 1) % MODULUS for group, part in answer.items()}
+
+
 class Away(Wrapped):
     def score_parts(self, *_):
         raise PeerError("does not answer")
@@ -403,7 +423,7 @@ ABSENT = {
     "away": (Away, "does not answer"),
     "other groups": (Shy, "has answered for other groups than its own"),
 }
-LYING = {"lies": (Liar, "gave a wrong part of the score of alice")}
+LYING = {"lies": (LiarToAll, "gave a wrong part of the score of alice")}
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -440,6 +460,25 @@ def test_of_two_officers_that_contradict_each_other_neither_is_believed(number):
         matched.opened(parties.with_officer(number, Liar))
     assert parties.said == []
     assert matched.opened() == pytest.approx(divergence(profile, baseline), rel=1e-3)
+
+
+@pytest.mark.parametrize("liars", [(0,), (1,), (0, 1), (0, 2), (3,)])
+def test_officers_that_lie_alike_neither_choose_a_score_nor_have_another_named(liars):
+    """3 of 5: three officers know a group's part, and two may be left out, be it the two or the one.
+
+    Where the two were believed, an honest officer was named in their place.
+    """
+    parties = Parties(QUORUMS["3 of 5"])
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    shared = QUORUMS["3 of 5"].groups.index((1, 2, 3) if 3 in liars else (0, 1, 2))
+    officers = [
+        LiarTo(officer, shared) if number in liars else officer
+        for number, officer in enumerate(parties.opener.officers)
+    ]
+    with pytest.raises(OpeningRefused, match=r"nothing tells who of officer ., officer ., officer"):
+        matched.opened(parties.with_officers(*officers))
+    assert parties.said == []
 
 
 def test_without_enough_officers_no_score_is_opened():
