@@ -95,14 +95,15 @@ class OneTimeMatcher(_ProfilesUnderCards):
         return _SCORE.pack(exponent, constant_bytes(constant)) + polynomial_bytes(polynomial)
 
     def precision(self, baseline: Profile) -> float:
-        """Six deviations of the noise, and the rounding of weights.
+        """Six deviations of the noise, and the rounding of weights and of officers' parts.
 
         Rounded weights err in proportion to the distance from the baseline. Up to the size of the
         baseline itself that counts here; beyond, the score grows faster than the error.
         """
         size = float(np.sqrt(2 * (_rows(_values(baseline)) ** 2).mean()))
         rounding = size * 2.0**-MATCHES.weight_bits
-        return ldexp(6 * MATCHES.noise + rounding, _weights(baseline)[1])
+        parts = len(self.keys.quorum.groups) * 2.0 ** -(MATCHES.scale_bits + 1)
+        return ldexp(6 * MATCHES.noise + rounding + parts, _weights(baseline)[1])
 
 
 def profile_bytes(q: int) -> int:

@@ -546,6 +546,52 @@ def test_a_server_with_a_lying_officer_has_two_numbers_where_two_quorums_share_n
     assert scores == pytest.approx(wanted, rel=1e-3)
 
 
+def polynomial_of_two(matched, places, shifts):
+    """d and u of a server that asks for two coefficients, one so many bits above the other."""
+    payload = matched.sealed.payload
+    words = unpacked(payload[FIRST:], (1, 2, N), PRIMES, "message")[0]
+    common = ring(MATCHES).common_words(payload[HEADER_BYTES:FIRST], 0)
+    sums = [
+        sum(
+            np.concatenate([of[at:], -of[:at]]) * 2**shift
+            for at, shift in zip(places, shifts, strict=True)
+        )
+        for of in map(coefficients_of, (words, common))
+    ]
+    return int(sums[0][0]), np.array([[c % p for c in sums[1]] for p in PRIMES], np.uint64)
+
+
+def read_two(number, shifts):
+    """The two coefficients in a number, both around zero."""
+    number %= MODULUS
+    number = number if number < MODULUS // 2 else number - MODULUS
+    half = 2 ** (shifts[1] - 1)
+    lower = (number + half) % (2 * half) - half
+    return lower / 2 ** shifts[0], (number - lower) // (2 * half)
+
+
+@pytest.mark.parametrize("quorum", [Quorum(), Quorum(2, 3)], ids=["authority", "officers"])
+@pytest.mark.parametrize(("shifts", "n_told"), [((0, 46), 4), ((8, 50), 12)])
+def test_an_answer_tells_one_coefficient_and_twelve_bits_of_another(quorum, shifts, n_told):
+    """It has 54 bits. Of 92 there were two of 42 bits side by side, both to the last one."""
+    parties = Parties(quorum)
+    matched = Matched(parties, *profiles())
+    constant, polynomial = polynomial_of_two(matched, (7, 1234), shifts)
+    low, high = read_two(constant + matched.key.applied(polynomial), shifts)
+    assert 2**36 < max(abs(low), abs(high)) < 2**42
+    asked = matched.about, matched.name, matched.sealed.nonce, polynomial_bytes(polynomial)
+    parts = {}
+    for officer in parties.opener.officers:
+        parts |= officer.score_parts(*asked)
+    step = 2**MATCHES.weight_bits
+    assert all(part % step == 0 or (part + MODULUS) % step == 0 for part in parts.values())
+    found = read_two(constant + sum(parts.values()), shifts)
+    assert abs(found[1] - high) <= 1
+    assert abs(found[0] - low) <= len(parts) * 2.0 ** (42 - n_told) / 2
+    if n_told == 4:
+        assert found[0] != low
+
+
 # Rubbish.
 
 
