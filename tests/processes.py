@@ -29,6 +29,7 @@ from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.client import ClientProcess
 from securefl.network.connect import Address, listening
 from securefl.network.frames import SMALL, Frame
+from securefl.network.identity import ProcessIdentity
 from securefl.network.party import client_party
 from securefl.network.server import Patience, ServerProcess, server_job
 from securefl.network.settings import settings_digest, study_digest
@@ -398,6 +399,12 @@ class Loop:
             await asyncio.gather(*opening, return_exceptions=True)
             self.ended = dict(zip(joining, how[1:], strict=True))
             await asyncio.sleep(0.1)
+
+
+def another(identity, **changed):
+    """The identity with other parts: it is not taken apart by `replace`."""
+    parts = ("name", "certificate", "ca", "key", "transport", "transport_key")
+    return ProcessIdentity(**{part: getattr(identity, part) for part in parts} | changed)
 
 
 async def first(coroutine, other):

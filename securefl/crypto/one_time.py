@@ -166,7 +166,8 @@ def released(part: int, parameters: MatchParameters = MATCHES) -> int:
     coefficients whole. Rounding errs by 2^-(scale_bits + 1) of a score, a sixth of its noise.
     """
     step = 2**parameters.weight_bits
-    return (part + step // 2) // step * step % ring(parameters).modulus
+    rounded: int = (part + step // 2) // step * step % ring(parameters).modulus
+    return rounded
 
 
 def constant_bytes(constant: int, parameters: MatchParameters = MATCHES) -> bytes:

@@ -87,9 +87,9 @@ class Checks(Held, Generic[Holder]):
         Raises:
             TooFewContributions: fewer than the policy requires.
             OpeningRefused: the policy opens no such name, or no more in this run; a client counts
-                more than once; one of this name was asked for in this round before (the difference of two totals would show single
-                clients), or totals of other runs and this one together would show too few
-                clients (`OpeningHistory.require_alike`).
+                more than once; one of this name was asked for in this round before (the difference
+                of two totals would show single clients), or totals of other runs and this one
+                together would show too few clients (`OpeningHistory.require_alike`).
             NotBlind: the server asks to read what the policy has sealed for clients alone, or to
                 have sealed what the server reads.
             Duplicate: a client is listed twice.

@@ -464,7 +464,7 @@ def test_of_two_officers_that_contradict_each_other_neither_is_believed(number):
 
 @pytest.mark.parametrize("liars", [(0,), (1,), (0, 1), (0, 2), (3,)])
 def test_officers_that_lie_alike_neither_choose_a_score_nor_have_another_named(liars):
-    """3 of 5: three officers know a group's part, and two may be left out, be it the two or the one.
+    """3 of 5: three know a group's part, and two may be left out, be it the two or the one.
 
     Where the two were believed, an honest officer was named in their place.
     """
@@ -547,7 +547,7 @@ def test_a_server_with_a_lying_officer_has_two_numbers_where_two_quorums_share_n
 
 
 def polynomial_of_two(matched, places, shifts):
-    """d and u of a server that asks for two coefficients, one so many bits above the other."""
+    """D and u of a server that asks for two coefficients, one so many bits above the other."""
     payload = matched.sealed.payload
     words = unpacked(payload[FIRST:], (1, 2, N), PRIMES, "message")[0]
     common = ring(MATCHES).common_words(payload[HEADER_BYTES:FIRST], 0)

@@ -279,7 +279,7 @@ def test_a_message_has_the_length_that_is_said(parties):
 
 @pytest.mark.parametrize("quorum", [(2, 3), (3, 5), (3, 3)], ids=str)
 def test_officers_open_the_one_authoritys_score(quorum):
-    """Parts of all groups add up to what one key makes of the polynomial, each rounded by itself."""
+    """Parts of all groups add up to what one key makes of the polynomial, each rounded."""
     parties = Parties(Quorum(*quorum))
     rng = np.random.default_rng(6)
     profile, baseline = random_profile(64, rng), random_profile(64, rng)
