@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -533,7 +533,7 @@ def issued(site, name, role="client", at=None):
     certificate = issue(signer.ca, signer.key, Holder(name, role), key.public_key(), at or now())
     holder, for_tls = holder_certificate(certificate, signer.ca), transport_key(key)
     made = issue_transport(signer.ca, signer.key, holder, for_tls.public_key())
-    return replace(
+    return another(
         site.identity("alice"),
         name=name,
         certificate=certificate,

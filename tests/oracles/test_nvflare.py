@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import by_calls
@@ -756,8 +755,8 @@ def test_a_listener_with_another_identity_than_its_transport_is_refused(made, st
     hub, bob = made.identity(SERVER, "server"), made.identity("bob")
     other = stranger.identity(SERVER, "server")
     for own, words in (
-        (replace(hub, certificate=bob.certificate, key=bob.key), "the peer is no server"),
-        (replace(hub, certificate=other.certificate, key=other.key), "the peer is no server"),
+        (another(hub, certificate=bob.certificate, key=bob.key), "the peer is no server"),
+        (another(hub, certificate=other.certificate, key=other.key), "the peer is no server"),
         (another(hub, key=other.key), "has not the key of the identity"),
     ):
         assert words in called_by_alice(made, own)
