@@ -66,13 +66,8 @@ class DataError(SecureFLError, ValueError):
 class ValueRefused(SecureFLError, ValueError):
     """Value that must not be sealed: NaN, infinite, or out of the channel's range.
 
-    The message shows the value, to the client that it belongs to.
+    The message shows the value, to the client that it belongs to; others are told `Refused`.
     """
-
-    def __init__(self, message: str, without_value: str) -> None:
-        """Take the message that others may read as `without_value`."""
-        super().__init__(message)
-        self.without_value = without_value
 
 
 class Diverged(SecureFLError):

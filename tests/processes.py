@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.client import ClientProcess
 from securefl.network.connect import Address, listening
 from securefl.network.frames import SMALL, Frame
+from securefl.network.identity import ProcessIdentity
 from securefl.network.party import client_party
 from securefl.network.server import Patience, ServerProcess, server_job
 from securefl.network.settings import settings_digest, study_digest
@@ -400,6 +401,12 @@ class Loop:
             await asyncio.sleep(0.1)
 
 
+def another(identity, **changed):
+    """Return the identity with other parts: it is not taken apart by `replace`."""
+    parts = ("name", "certificate", "ca", "key", "transport", "transport_key")
+    return ProcessIdentity(**{part: getattr(identity, part) for part in parts} | changed)
+
+
 async def first(coroutine, other):
     """Wait for `coroutine`, but not where `other` fails."""
     task = asyncio.ensure_future(coroutine)
@@ -526,7 +533,7 @@ def issued(site, name, role="client", at=None):
     certificate = issue(signer.ca, signer.key, Holder(name, role), key.public_key(), at or now())
     holder, for_tls = holder_certificate(certificate, signer.ca), transport_key(key)
     made = issue_transport(signer.ca, signer.key, holder, for_tls.public_key())
-    return replace(
+    return another(
         site.identity("alice"),
         name=name,
         certificate=certificate,

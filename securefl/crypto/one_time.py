@@ -161,6 +161,17 @@ def score_of(constants: Iterable[int], parameters: MatchParameters = MATCHES) ->
     return score if abs(score) <= 2**parameters.range_bits else None
 
 
+def released(part: int, parameters: MatchParameters = MATCHES) -> int:
+    """Return a key's part of a score as it is told: rounded to `MatchParameters.released_bits`.
+
+    Whoever chooses the polynomial reads so many bits of a profile, and not those of two
+    coefficients whole. Rounding errs by 2^-(scale_bits + 1) of a score, a sixth of its noise.
+    """
+    step = 2**parameters.weight_bits
+    rounded: int = (part + step // 2) // step * step % ring(parameters).modulus
+    return rounded
+
+
 def constant_bytes(constant: int, parameters: MatchParameters = MATCHES) -> bytes:
     """Return a constant coefficient as it travels, `MatchParameters.constant_bytes` of it."""
     return constant.to_bytes(parameters.constant_bytes, "little")

@@ -5,6 +5,7 @@ Whoever has the answers reads the total. It holds no key that opens a single mes
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -115,18 +116,25 @@ class Combiner(UnderCards):
     ) -> float | None:
         """Open the score that a matcher has made of a client's profile; None where it is none.
 
-        `heard` is as in `open`.
+        `heard` is as in `open`. Nothing in a score tells a liar from those whom it contradicts: it
+        opens where all sets of officers that may be left out and leave agreement leave the same
+        one. So with no more liars than may be left out it is right, and who is named has lied.
 
         Raises:
-            OpeningRefused: too few officers have answered, or they do not agree.
+            OpeningRefused: too few officers have answered, or they do not agree, or they do in two
+                ways. Nobody is named.
             MessageRefused: wrong length.
         """
         exponent, constant, _ = split_score(content)
-        agreed = list(self._agreed(self._answers(heard)))
-        likely = [(p, liars) for p, liars in agreed if len(liars) == len(agreed[0][1])]
-        if not likely or any(parts != likely[0][0] for parts, _ in likely):
-            raise OpeningRefused(f"the officers' parts of the score of {sender} do not agree")
-        parts, liars = likely[0]  # nothing in a score tells a liar from whom it contradicts
+        answers = self._answers(heard)
+        agreed = list(self._agreed(answers))
+        if not agreed or any(parts != agreed[0][0] for parts, _ in agreed):
+            raise OpeningRefused(
+                f"the officers' parts of the score of {sender} do not agree, and nothing tells who "
+                f"of {', '.join(map(self.who, _contradicting(answers)))} lies: leave out one that "
+                "you do not trust, and go on with the others"
+            )
+        parts, liars = agreed[0]
         for number in liars:
             self.say(number, f"gave a wrong part of the score of {sender}")
         score = score_of([constant, *parts])
@@ -169,3 +177,12 @@ class Combiner(UnderCards):
                 parts = [[a[g] for a in heard if g in a] for g in range(len(groups))]
                 if all(part == of[0] for of in parts for part in of):
                     yield [of[0] for of in parts], liars
+
+
+def _contradicting(answers: Mapping[int, ScorePart]) -> list[int]:
+    """Return the officers that have given different parts of some group, both sides of it."""
+    parts = defaultdict[int, set[int]](set)
+    for answer in answers.values():
+        for group, part in answer.items():
+            parts[group].add(part)
+    return sorted(n for n, of in answers.items() if any(len(parts[group]) > 1 for group in of))

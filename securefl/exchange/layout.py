@@ -137,10 +137,7 @@ def _first_refused(message: str, tensors: NamedTensors, limits: Values) -> Value
             value, within = values[tuple(index)], limit.reshape(values.shape)[tuple(index)]
             rule = f"within ±{within:g}" if np.isfinite(value) else "a finite number"
             way_out = "; normalise the inputs, so that it is" if np.isfinite(value) else ""
-            what = f"{message}: {name}{index}"
-            return ValueRefused(
-                f"{what} = {value:.10g} must be {rule}{way_out}", f"{what} must be {rule}{way_out}"
-            )
+            return ValueRefused(f"{message}: {name}{index} = {value:.10g} must be {rule}{way_out}")
     raise AssertionError("called for tensors that are all in range")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from securefl.crypto.blind import ContentKey
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.derived import commitment
-from securefl.crypto.one_time import KeySum, OneTimeKey, polynomial_in
+from securefl.crypto.one_time import KeySum, OneTimeKey, polynomial_in, released
 from securefl.crypto.params import MATCHES
 from securefl.errors import MessageRefused, OpeningRefused, PeerError, SecureFLError
 from securefl.exchange.answers import Combiner, numbered
@@ -118,12 +118,12 @@ class Officer(UnderCards, Held):
         if self._answered.setdefault(what, asked) != asked:
             raise PeerError(f"has answered for the {about.name} of {sender} already")
         digest, secrets = about.digest("profile"), self._secrets[about.run][sender]
-        return {
-            group: OneTimeKey.of(
-                [secrets[i]], digest, sender, bytes.fromhex(nonce), MATCHES
-            ).applied(words)
-            for i, group in enumerate(self.keys.quorum.groups_of[self.number])
-        }
+        keys = [
+            OneTimeKey.of([secret], digest, sender, bytes.fromhex(nonce), MATCHES)
+            for secret in secrets
+        ]
+        groups = self.keys.quorum.groups_of[self.number]
+        return {g: released(key.applied(words)) for g, key in zip(groups, keys, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

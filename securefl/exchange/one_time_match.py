@@ -95,14 +95,15 @@ class OneTimeMatcher(_ProfilesUnderCards):
         return _SCORE.pack(exponent, constant_bytes(constant)) + polynomial_bytes(polynomial)
 
     def precision(self, baseline: Profile) -> float:
-        """Return the error of a score: six deviations of the noise, and the rounding of weights.
+        """Return the error of a score: six deviations of noise, rounding of weights and of parts.
 
         Rounded weights err in proportion to the distance from the baseline. Up to the size of the
         baseline itself that counts here; beyond, the score grows faster than the error.
         """
         size = float(np.sqrt(2 * (_rows(_values(baseline)) ** 2).mean()))
         rounding = size * 2.0**-MATCHES.weight_bits
-        return ldexp(6 * MATCHES.noise + rounding, _weights(baseline)[1])
+        parts = len(self.keys.quorum.groups) * 2.0 ** -(MATCHES.scale_bits + 1)
+        return ldexp(6 * MATCHES.noise + rounding + parts, _weights(baseline)[1])
 
 
 def profile_bytes(q: int) -> int:
@@ -131,9 +132,7 @@ def _require_in_range(what: str, profile: Profile) -> None:
     largest = float((profile.variance_Q + profile.mean_Q.square()).max())
     if largest > MAX_SECOND_MOMENT:
         rule = f"must be within {MAX_SECOND_MOMENT:g}; measure profiles in a larger unit"
-        raise ValueRefused(
-            f"{what}: variance + mean² = {largest:.10g} {rule}", f"{what}: variance + mean² {rule}"
-        )
+        raise ValueRefused(f"{what}: variance + mean² = {largest:.10g} {rule}")
 
 
 def _arrays(profile: Profile) -> tuple[Values, Values]:

@@ -16,6 +16,7 @@ from securefl.federation.opening import Opening, logged
 from securefl.federation.opening_history import MOST_LISTS, MOST_SESSIONS, OpeningHistory
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
+from securefl.federation.total import Terms
 from securefl.io.uncopyable import Held
 from securefl.types import MessageSpec
 
@@ -85,11 +86,12 @@ class Checks(Held, Generic[Holder]):
 
         Raises:
             TooFewContributions: fewer than the policy requires.
-            OpeningRefused: the policy opens no such name, or no more in this run; one of this name
-                was asked for in this round before (the difference of two totals would show single
-                clients), or totals of other runs, or of other rounds at this model, and this one
-                together would show too few clients (`OpeningHistory.require_alike`), or their mean
-                has too little noise (`require_sessions_left`).
+            OpeningRefused: the policy opens no such name, or no more in this run; a client counts
+                more than once; one of this name was asked for in this round before (the difference
+                of two totals would show single clients), or totals of other runs, or of other
+                rounds at this model, and this one together would show too few clients
+                (`OpeningHistory.require_alike`), or their mean has too little noise
+                (`require_sessions_left`).
             NotBlind: the server asks to read what the policy has sealed for clients alone, or to
                 have sealed what the server reads.
             Duplicate: a client is listed twice.
@@ -153,6 +155,7 @@ class Checks(Held, Generic[Holder]):
         expected, terms = request.expected, request.signers
         for signed in request.signed:
             self.roster.check(signed, expected.under(terms[signed.header.sender]))
+        require_once(terms)
 
     def answered_scores(
         self, request: ScoreRequest, answer: Callable[[ScoreRequest, OpeningRule], Result]
@@ -209,6 +212,19 @@ def require_distinct(signers: Sequence[str]) -> None:
     """Raise Duplicate where a client is listed twice."""
     if len(set(signers)) != len(signers):
         raise Duplicate("a client stands in it twice")
+
+
+def require_once(terms: Mapping[str, Terms]) -> None:
+    """Raise OpeningRefused where a client counts several times: the total would be nearly its own.
+
+    The server says how often each counts, and `selection.replacement = "with"` goes with sums in
+    the clear alone: an honest draw may be as uneven.
+    """
+    if several := [name for name, own in terms.items() if own.times != 1]:
+        raise OpeningRefused(
+            f"{', '.join(several):.200} would count {terms[several[0]].times} times: in a sealed "
+            "total each client counts once"
+        )
 
 
 def require_blind(request: SumRequest, policy: Policy) -> None:

@@ -19,7 +19,14 @@ from securefl.exchange.blind import BlindTotal
 from securefl.exchange.layout import Row, Rows, unpack
 from securefl.exchange.sums import OpenedSum
 from securefl.federation.client import Client
-from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
+from securefl.federation.contribution import (
+    UPDATE,
+    PlainContribution,
+    PlainRows,
+    Refused,
+    Sent,
+    cannot_send,
+)
 from securefl.federation.total import (
     Terms,
     as_sent,
@@ -180,7 +187,7 @@ class ClientsRound:
         """
         spec = self._due({name for name, _ in asks.values()})
         sent = {
-            client: self._sent(client, (spec,), {spec.name: values})
+            client: self._sent(client, spec.name, (spec,), {spec.name: values})
             for client, (_, values) in asks.items()
         }
         like = next(iter(asks.values()))[1]
@@ -203,10 +210,10 @@ class ClientsRound:
             )
         sent: Sent
         if lost := not_finite(contribution.memory):
-            sent = Refused("memory", f"{name}: its own {lost} is not finite")
+            sent = cannot_send(name, UPDATE, f"{name}: its own {lost} is not finite")
         else:
             tensors = {f"update/{kind}": named for kind, named in contribution.tensors.items()}
-            sent = self._sent(name, self.plan.update, tensors)
+            sent = self._sent(name, UPDATE, self.plan.update, tensors)
         self._outlet.hand_in(name, sent, contribution.memory)
 
     def _due(self, names: set[str]) -> MessageSpec:
@@ -240,16 +247,20 @@ class ClientsRound:
         return as_sent(found, self._precision), staying
 
     def _sent(
-        self, name: str, specs: Sequence[MessageSpec], tensors: Mapping[str, NamedTensors]
+        self,
+        name: str,
+        what: str,
+        specs: Sequence[MessageSpec],
+        tensors: Mapping[str, NamedTensors],
     ) -> Sent:
-        """Return a client's messages that travel together."""
+        """Return a client's messages that travel together, or the refusal of all of them."""
         client = self._clients[name]
-        made: list[bytes | PlainContribution] = []
+        made = list[bytes | PlainContribution]()
         for spec in specs:
             try:
                 made.append(self._message(client, spec, tensors[spec.name]))
             except ValueRefused as error:
-                return Refused(spec.name, error.without_value, str(error))
+                return cannot_send(name, what, str(error))
         return made
 
     def _message(
@@ -268,7 +279,7 @@ class ClientsRound:
         limit = min(client.sealers[spec.kind].max_value(rows.n_values) for client in of)
         fine = dict(zip(names, rows.within(limit), strict=True))
         sent = {
-            name: self._sent(name, (spec,), {spec.name: row})
+            name: self._sent(name, spec.name, (spec,), {spec.name: row})
             for name, row in zip(names, rows, strict=True)
             if not fine[name]
         }

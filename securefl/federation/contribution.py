@@ -6,14 +6,20 @@ anything. Where an audit reads messages on their way (`Ledger.tap`), all are byt
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.exchange.layout import Rows
 from securefl.types import NamedTensors
+
+_LOG = logging.getLogger(__name__)
+CANNOT_SEND = "its values cannot be sent, and its own log says why"
+UPDATE = "update"
+"""Name, in a refusal, of all messages of a round's end: which of them it is would tell more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +38,18 @@ class Refused:
 
     name: str
     reason: str
-    """Reason, without the value, which is the client's own."""
-    detail: str = field(default="", repr=False)
-    """Reason with the value, which stays with the client; empty where there is none."""
     diverged: bool = True
     """False where the client is lost, and its values are not known."""
+
+
+def cannot_send(client: str, message: str, why: str) -> Refused:
+    """Return a client's refusal to send a message whose values cannot be sent, and no more.
+
+    `why` is in the log of the client's own process alone: under a model of its choice a server
+    reads a mean from the index of the first value out of range.
+    """
+    _LOG.warning("%s", why)
+    return Refused(message, f"{client}, {message}: {CANNOT_SEND}")
 
 
 Sent = Sequence[bytes | PlainContribution] | Refused

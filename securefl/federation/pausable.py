@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -70,7 +71,7 @@ class Pausable(Generic[Question, Reply, Result]):
         """Run until the work asks or has ended; raises any exception of the work."""
         if self._ended is None:
             # Not earlier: a thread that Ctrl-C leaves to nobody would wait forever.
-            self._ended = self._pool.submit(self._run)
+            self._ended = self._pool.submit(copy_context().run, self._run)
         self._reply = reply
         with self._around():
             # Permission to move goes over and comes back: this thread sleeps while the work moves.

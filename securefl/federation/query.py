@@ -23,7 +23,7 @@ from securefl.exchange.noise import Draw
 from securefl.exchange.profile_match import Profile
 from securefl.federation.client import Client
 from securefl.federation.clients_round import RoundContext
-from securefl.federation.contribution import Refused
+from securefl.federation.contribution import Refused, cannot_send
 from securefl.federation.message import CARD
 from securefl.federation.survey import profiled_under
 from securefl.federation.total import state_digest
@@ -192,7 +192,7 @@ class Respondent:
                     *about, state=received, model=context.model
                 )
             except ValueRefused as error:
-                found[name] = Refused(SCORE_MEAN.name, error.without_value, str(error))
+                found[name] = cannot_send(name, SCORE_MEAN.name, str(error))
         return found
 
     def last_score(self, name: str) -> Score | None:
@@ -255,7 +255,5 @@ class Respondent:
             if isinstance(made, DataError):
                 raise made
             return self._clients[name].send_profile(*about, made.in_range(), under)
-        except ValueRefused as error:
-            return Refused(PROFILE, error.without_value)
-        except DataError as error:
-            return Refused(PROFILE, str(error))
+        except (ValueRefused, DataError) as error:
+            return cannot_send(name, PROFILE, f"{name}: {error}")

@@ -102,8 +102,8 @@ class AuthorityLog:
         except (OSError, RunFolderError) as error:
             raise RunFolderError(
                 f"{path}: cannot be read ({error}), and without it a total or a score could be "
-                "opened twice: rotate the keys and move it away; a copy of it does not "
-                "know what was opened since"
+                "opened twice: rotate the keys, move it away, and begin what was running anew with "
+                "another run.seed; a copy of it does not know what was opened since"
             ) from error
 
     def note(self, opening: Opening) -> None:

@@ -298,9 +298,7 @@ class _Turn:
 
     async def _send(self, sent: Sent) -> None:
         if isinstance(sent, Refused):
-            self.say(
-                Warned(sent.detail or sent.reason)
-            )  # with the value, which is this client's own
+            self.say(Warned(sent.reason))
             why = bodies.reason(sent.reason, diverged=sent.diverged)
             await self.link.send(Frame.LEAVE, why)
             return

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from securefl.errors import KeyFileError, PeerError
+from securefl.io.uncopyable import Held
 from securefl.network.trust import Role, Trust
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def host_of(role: Role) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessIdentity:
+class ProcessIdentity(Held):
     """Identity of one party."""
 
     name: str

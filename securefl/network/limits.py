@@ -22,6 +22,8 @@ class Announced:
     ready: bodies.Ready | None = None
     n_scores: int = 0
     """Number of scores that were asked for since."""
+    n_values: int = 0
+    """Number of values of sums that were asked for since."""
 
     def require_session(self, run: str, server: str) -> None:
         """Raise OpeningRefused for cards of another session than the announced one."""
@@ -29,9 +31,14 @@ class Announced:
             raise OpeningRefused(f"{server} has not asked READY for this session")
 
     def require_values(self, asked: bodies.OpenRequest, server: str) -> None:
-        """Raise OpeningRefused where a sum has more values than were announced."""
-        if asked.n_values > self._ready_for(asked, server).needed:
-            raise OpeningRefused(f"{asked.n_values} values, more than READY has announced")
+        """Count values of sums; raise OpeningRefused where they are too many."""
+        announced = self._ready_for(asked, server).needed
+        if self.n_values + asked.n_values > announced:
+            raise OpeningRefused(
+                f"{asked.n_values} values after {self.n_values}, and READY has announced "
+                f"{announced}"
+            )
+        self.n_values += asked.n_values
 
     def require_scores(self, asked: bodies.OpenRequest, server: str) -> None:
         """Count scores; raise OpeningRefused where they are too many."""

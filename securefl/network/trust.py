@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self
 
 from cryptography import x509
@@ -12,6 +12,7 @@ from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.opener import KeyAdder, Opener
 from securefl.exchange.policy import Policy
 from securefl.federation.message import Roster
+from securefl.io.uncopyable import Held
 
 Role = Literal["client", "server", "authority", "officer"]
 
@@ -59,11 +60,11 @@ class OfficerBundle(TrustedBundle, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberStanding:
+class MemberStanding(Held):
     """Keys, roster and policy that hold from now on, at the authority."""
 
     age: tuple[int, int]
-    opener: Opener | KeyAdder
+    opener: Opener | KeyAdder = field(repr=False)
     """Opener, the same object as long as its key is in force: it has the clients' cards. One of
     several officers adds up keys, and cannot open."""
     trust: Trust

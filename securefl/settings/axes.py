@@ -226,7 +226,7 @@ class Replaceable(DrawnSelector):
     """Keys of selectors that draw each client by itself."""
 
     replacement: Literal["without", "with"] = "without"
-    """`with`: a client that is drawn twice counts twice."""
+    """`with`: a client that is drawn twice counts twice; in the clear alone."""
 
     @property
     def repeats(self) -> bool:

@@ -115,6 +115,13 @@ def _selection(config: Config) -> Iterator[str]:
             "a mean over clients, each with what it keeps itself, and one that counts twice in a "
             'round keeps it once; set selection.replacement = "without"'
         )
+    if selection.repeats and config.exchange.seals_sums:
+        parts = ", ".join(f'"{part}"' for part in sorted(config.exchange.encrypt))
+        yield (
+            f'selection.replacement = "with" with exchange.encrypt = [{parts}]: the server says '
+            "how often each client counts, and one that counts most often is nearly all of a "
+            'sealed total; set selection.replacement = "without", or exchange.encrypt = "none"'
+        )
 
 
 def _public(config: Config) -> Iterator[str]:

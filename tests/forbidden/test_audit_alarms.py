@@ -19,6 +19,7 @@ from securefl.audit.rules import Verdict
 from securefl.build import job
 from securefl.exchange.officer import KeySet
 from securefl.federation.client import Client
+from securefl.federation.contribution import CANNOT_SEND
 from securefl.federation.incidents import PASSED, Incident
 from securefl.federation.ledger import SERVER
 from securefl.federation.opening import Opening
@@ -133,7 +134,7 @@ def test_a_refused_client_is_explained(tmp_path):
     task = make_task(4)
     task.clients[0][0][:] *= 1e6
     folder = played_with(task, "model", tmp_path / "run")
-    assert "must be within" in (folder / "incidents.jsonl").read_text()
+    assert CANNOT_SEND in (folder / "incidents.jsonl").read_text()
     assert in_folder(folder, task) == []
 
 

@@ -32,7 +32,6 @@ from securefl.crypto.blind import TAG_BYTES
 from securefl.crypto.one_time import OneTimeKey
 from securefl.crypto.params import MATCHES, SUMS
 from securefl.crypto.seal_ring import SealRing
-from securefl.errors import ValueRefused
 from securefl.exchange import blind
 from securefl.exchange.blind import n_answer_bytes, n_client_bytes
 from securefl.exchange.officer import OneTimeOpener
@@ -42,10 +41,12 @@ from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
 from securefl.exchange.profile_match import SCORE, PlainMatch, with_header
 from securefl.exchange.sums import ONE_TIME, OpenedSum, Sealed, Sender, fresh_nonce
+from securefl.federation import clients_round
 from securefl.federation.authority import Authority, ScoreAuthority
 from securefl.federation.cards import Cards
 from securefl.federation.client import Client
 from securefl.federation.clients_round import ClientsRound
+from securefl.federation.contribution import UPDATE, Refused
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 from securefl.federation.message import (
     CARD,
@@ -1012,16 +1013,16 @@ def test_a_value_in_an_incident_is_found(tmp_path, monkeypatch):
     """Where the error's own words are written down; those without the value are not."""
     task = make_task(4)
     task.clients[1][0][:] *= 1e6
-    without, refused = ValueRefused.__init__, []
+    without, refused = clients_round.cannot_send, []
 
-    def with_value(self, message, without_value):
-        without(self, message, message if refused else without_value)
+    def with_value(client, message, why):
+        return Refused(message, why) if refused else without(client, message, why)
 
     for _ in range(2):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ValueRefused, "__init__", with_value)
+            patch.setattr(clients_round, "cannot_send", with_value)
             folder = tmp_path / str(len(refused))
             securefl.run(settings("fedavg"), task, out=folder)
         assert (folder / "incidents.jsonl").read_text()
         refused.append({(leak.round, leak.what, leak.who) for leak in in_folder(folder, task)})
-    assert refused == [set(), {(n, STATISTICS, "incidents.jsonl") for n in (1, 2)}]
+    assert refused == [set(), {(n, UPDATE, "incidents.jsonl") for n in (1, 2)}]

@@ -679,6 +679,15 @@ def test_the_authority_is_told_the_terms_that_a_client_has_signed(federate, lie)
     assert federation.authority_of().open(request).n_clients == 3
 
 
+def test_no_client_counts_more_than_once_in_a_sealed_total(federate):
+    """Of three that count 20, 1 and 1 times the total would be the first one's, by nine tenths."""
+    federation, told = federate(), "ab" * 32
+    for number, times in enumerate(({A: 20}, {B: 2}, {C: 0}), 1):
+        terms = {name: Terms(times.get(name, 1)) for name in (A, B, C)}
+        request = federation.collect(A, B, C, told=told, terms=terms, round_number=number).request()
+        assert_refused(federation, request, OpeningRefused, match="each client counts once")
+
+
 def on_terms(names):
     """Each counts once."""
     return dict.fromkeys(names, Terms())

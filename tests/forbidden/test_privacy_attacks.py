@@ -153,7 +153,7 @@ def test_refused_values_count_as_missing(tmp_path, settings, monkeypatch):
 
     def refused(client, *arguments, **named):
         if client.name == "client-3":
-            raise ValueRefused("refused", "refused")
+            raise ValueRefused("refused")
         return contribute(client, *arguments, **named)
 
     nothing_is_handed_over(monkeypatch)

@@ -8,14 +8,14 @@ import ssl
 import struct
 import time
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from processes import ANY_PORT, CLIENTS, SERVER, Loop, Site, fake_server, issued
+from processes import ANY_PORT, CLIENTS, SERVER, Loop, Site, another, fake_server, issued
 
 import securefl.federation.client
 import securefl.network.client
@@ -292,7 +292,7 @@ def test_a_member_of_another_consortium_is_refused(made, stranger):
     """Whatever it trusts itself, and though it has a client's name."""
 
     async def attack(port):
-        identity = replace(stranger.identity("carol"), ca=made.identity("carol").ca)
+        identity = another(stranger.identity("carol"), ca=made.identity("carol").ca)
         with pytest.raises(PeerError):  # TLS 1.3 tells a client after its own handshake
             await connected(
                 identity, made.bundle("client"), "server", Address("127.0.0.1", port), 0

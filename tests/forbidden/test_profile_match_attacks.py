@@ -386,6 +386,26 @@ class Liar(Wrapped):
         return answer | {group: (answer[group] + 1) % MODULUS}
 
 
+class LiarTo(Wrapped):
+    """Adds a score of seven to the part of one group."""
+
+    def __init__(self, officer, group):
+        super().__init__(officer)
+        self.group = group
+
+    def score_parts(self, *asked):
+        answer = self.officer.score_parts(*asked)
+        return answer | {self.group: (answer[self.group] + 7 * 2**78) % MODULUS}
+
+
+class LiarToAll(Wrapped):
+    """Adds one to all of its parts, and so contradicts each of the others."""
+
+    def score_parts(self, *asked):
+        answer = self.officer.score_parts(*asked)
+        return {group: (part + 1) % MODULUS for group, part in answer.items()}
+
+
 class Away(Wrapped):
     def score_parts(self, *_):
         raise PeerError("does not answer")
@@ -403,7 +423,7 @@ ABSENT = {
     "away": (Away, "does not answer"),
     "other groups": (Shy, "has answered for other groups than its own"),
 }
-LYING = {"lies": (Liar, "gave a wrong part of the score of alice")}
+LYING = {"lies": (LiarToAll, "gave a wrong part of the score of alice")}
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -440,6 +460,25 @@ def test_of_two_officers_that_contradict_each_other_neither_is_believed(number):
         matched.opened(parties.with_officer(number, Liar))
     assert parties.said == []
     assert matched.opened() == pytest.approx(divergence(profile, baseline), rel=1e-3)
+
+
+@pytest.mark.parametrize("liars", [(0,), (1,), (0, 1), (0, 2), (3,)])
+def test_officers_that_lie_alike_neither_choose_a_score_nor_have_another_named(liars):
+    """3 of 5: three know a group's part, and two may be left out, be it the two or the one.
+
+    Where the two were believed, an honest officer was named in their place.
+    """
+    parties = Parties(QUORUMS["3 of 5"])
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    shared = QUORUMS["3 of 5"].groups.index((1, 2, 3) if 3 in liars else (0, 1, 2))
+    officers = [
+        LiarTo(officer, shared) if number in liars else officer
+        for number, officer in enumerate(parties.opener.officers)
+    ]
+    with pytest.raises(OpeningRefused, match=r"nothing tells who of officer ., officer ., officer"):
+        matched.opened(parties.with_officers(*officers))
+    assert parties.said == []
 
 
 def test_without_enough_officers_no_score_is_opened():
@@ -505,6 +544,52 @@ def test_a_server_with_a_lying_officer_has_two_numbers_where_two_quorums_share_n
         scores.append(score_of([constant, *parts.values()]) * 2.0**exponent)
     wanted = [divergence(profile, baseline), divergence(profile, other)]
     assert scores == pytest.approx(wanted, rel=1e-3)
+
+
+def polynomial_of_two(matched, places, shifts):
+    """D and u of a server that asks for two coefficients, one so many bits above the other."""
+    payload = matched.sealed.payload
+    words = unpacked(payload[FIRST:], (1, 2, N), PRIMES, "message")[0]
+    common = ring(MATCHES).common_words(payload[HEADER_BYTES:FIRST], 0)
+    sums = [
+        sum(
+            np.concatenate([of[at:], -of[:at]]) * 2**shift
+            for at, shift in zip(places, shifts, strict=True)
+        )
+        for of in map(coefficients_of, (words, common))
+    ]
+    return int(sums[0][0]), np.array([[c % p for c in sums[1]] for p in PRIMES], np.uint64)
+
+
+def read_two(number, shifts):
+    """The two coefficients in a number, both around zero."""
+    number %= MODULUS
+    number = number if number < MODULUS // 2 else number - MODULUS
+    half = 2 ** (shifts[1] - 1)
+    lower = (number + half) % (2 * half) - half
+    return lower / 2 ** shifts[0], (number - lower) // (2 * half)
+
+
+@pytest.mark.parametrize("quorum", [Quorum(), Quorum(2, 3)], ids=["authority", "officers"])
+@pytest.mark.parametrize(("shifts", "n_told"), [((0, 46), 4), ((8, 50), 12)])
+def test_an_answer_tells_one_coefficient_and_twelve_bits_of_another(quorum, shifts, n_told):
+    """It has 54 bits. Of 92 there were two of 42 bits side by side, both to the last one."""
+    parties = Parties(quorum)
+    matched = Matched(parties, *profiles())
+    constant, polynomial = polynomial_of_two(matched, (7, 1234), shifts)
+    low, high = read_two(constant + matched.key.applied(polynomial), shifts)
+    assert 2**36 < max(abs(low), abs(high)) < 2**42
+    asked = matched.about, matched.name, matched.sealed.nonce, polynomial_bytes(polynomial)
+    parts = {}
+    for officer in parties.opener.officers:
+        parts |= officer.score_parts(*asked)
+    step = 2**MATCHES.weight_bits
+    assert all(part % step == 0 or (part + MODULUS) % step == 0 for part in parts.values())
+    found = read_two(constant + sum(parts.values()), shifts)
+    assert abs(found[1] - high) <= 1
+    assert abs(found[0] - low) <= len(parts) * 2.0 ** (42 - n_told) / 2
+    if n_told == 4:
+        assert found[0] != low
 
 
 # Rubbish.

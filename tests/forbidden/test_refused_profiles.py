@@ -31,6 +31,7 @@ from securefl.exchange.officer import KeySet
 from securefl.exchange.profile_match import MAX_SECOND_MOMENT, UNIT, Profile
 from securefl.exchange.sums import ONE_TIME
 from securefl.federation.client import Client
+from securefl.federation.contribution import CANNOT_SEND
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
 from securefl.runs.checkpoint import Checkpoint
@@ -295,7 +296,7 @@ def test_a_client_that_passes_on_anothers_message_gains_nothing(monkeypatch, tmp
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_client_whose_data_hold_nan_stays_out(tmp_path, mode):
+def test_a_client_whose_data_hold_nan_stays_out(tmp_path, mode, caplog):
     """A data set that is read as it goes, with one NaN in it, gives no profile."""
     task = make_task()
     x, y = task.clients[2]
@@ -307,7 +308,8 @@ def test_a_client_whose_data_hold_nan_stays_out(tmp_path, mode):
         (1, "client-3", PROFILE),
         (2, "client-3", PROFILE),
     }
-    assert all("clean the data of NaN" in i.reason for i in result.incidents)
+    assert all(i.reason == f"client-3, {PROFILE}: {CANNOT_SEND}" for i in result.incidents)
+    assert all("client-3: layer" in line and "clean the data" in line for line in caplog.messages)
     assert not any("client-3" in each.selected for each in rounds)
 
 

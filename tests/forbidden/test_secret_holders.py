@@ -29,8 +29,9 @@ from securefl.exchange.card_keys import Quorum
 from securefl.exchange.officer import KeySet, Officer, OneTimeOpener
 from securefl.io.uncopyable import Held
 from securefl_keys.identity import load_identities, load_identity
-from securefl_keys.live_keys import FolderKeeper
+from securefl_keys.live_keys import FolderKeeper, process_identity
 from securefl_keys.loading import load_all, load_authority_keys
+from securefl_keys.roster import load_roster
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 
@@ -40,6 +41,7 @@ PACKAGES = (
     "securefl.crypto",
     "securefl.exchange",
     "securefl.federation",
+    "securefl.network",
     "securefl_keys",
 )
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -123,6 +125,7 @@ def everything(federate, tiny_config, tiny_task, made_consortium):
         keeper,
         keeper.now(),
         *(load_identity(*party) for party in parties.values()),
+        process_identity(*parties["alice"], load_roster(folder).ca, "client"),
     ]
     known = {PASSPHRASE, *(passphrase for _, passphrase in parties.values()), content._key}
     for sender in senders:
@@ -143,6 +146,8 @@ HOLDERS = (
     "securefl.federation.client.Client",
     "securefl.federation.client.Identities",
     "securefl.federation.authority.CheckingOfficer",
+    "securefl.network.identity.ProcessIdentity",
+    "securefl.network.trust.MemberStanding",
     "securefl_keys.identity.Identity",
     "securefl_keys.live_keys.FolderKeeper",
     "securefl_keys.loading.AuthorityKeys",

@@ -221,7 +221,7 @@ def test_a_refused_contribution_leaves_what_its_client_kept(monkeypatch, engine)
 
     def refusing(client, *about):
         if client.name == "client-2":
-            raise ValueRefused("a value", "a value")
+            raise ValueRefused("a value")
         return hand_over(client, *about)
 
     monkeypatch.setattr(Client, "hand_over", refusing)

@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import by_calls
@@ -40,6 +39,7 @@ from processes import (
     SERVER,
     Loop,
     Site,
+    another,
     authority_process,
     issued,
     passphrase_of,
@@ -654,7 +654,7 @@ def test_members_of_another_consortium_and_of_another_role_are_refused(made, str
     not_issued = "no trusted peer (unable to get local issuer certificate)"
     ca = made.identity("alice").ca
     for own, reason in (
-        (replace(stranger.identity("alice"), ca=ca), not_issued),
+        (another(stranger.identity("alice"), ca=ca), not_issued),
         (made.identity(SERVER, "server"), "certificate purpose)"),
         (made.identity("authority", "authority"), "is for the role authority, not for client"),
         (issued(made, "dora"), "'dora' is no member"),
@@ -681,7 +681,7 @@ def test_a_revoked_client_is_refused(tmp_path):
 
 def test_who_is_refused_is_told_why_not(made, stranger):
     """TLS 1.3 tells a caller after its own handshake."""
-    own = replace(stranger.identity("alice"), ca=made.identity("alice").ca)
+    own = another(stranger.identity("alice"), ca=made.identity("alice").ca)
 
     async def scenario():
         async with heard(made, None, []) as between:
@@ -746,7 +746,7 @@ def test_a_listener_that_is_no_server_is_refused(made, stranger):
     """A client, the authority, or another consortium's server, in the place of the server."""
     ca = made.identity("alice").ca
     others = made.identity("bob"), made.identity("authority", "authority")
-    for own in (*others, replace(stranger.identity(SERVER, "server"), ca=ca)):
+    for own in (*others, another(stranger.identity(SERVER, "server"), ca=ca)):
         assert "NVIDIA FLARE: no trusted peer" in called_by_alice(made, own)
 
 
@@ -755,9 +755,9 @@ def test_a_listener_with_another_identity_than_its_transport_is_refused(made, st
     hub, bob = made.identity(SERVER, "server"), made.identity("bob")
     other = stranger.identity(SERVER, "server")
     for own, words in (
-        (replace(hub, certificate=bob.certificate, key=bob.key), "the peer is no server"),
-        (replace(hub, certificate=other.certificate, key=other.key), "the peer is no server"),
-        (replace(hub, key=other.key), "has not the key of the identity"),
+        (another(hub, certificate=bob.certificate, key=bob.key), "the peer is no server"),
+        (another(hub, certificate=other.certificate, key=other.key), "the peer is no server"),
+        (another(hub, key=other.key), "has not the key of the identity"),
     ):
         assert words in called_by_alice(made, own)
 

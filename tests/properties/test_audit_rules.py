@@ -151,6 +151,10 @@ MADE = {
         encrypted(replace(OPENED, signers=FIVE[:2], n_clients=2)),
         encrypted(OPENED, modulus_bits=55),
         encrypted(OPENED, OPENED),
+        encrypted(
+            replace(OPENED, model="a" * 64),
+            replace(OPENED, model="a" * 64, round=2, signers=FIVE[:4], n_clients=4),
+        ),
         encrypted(OPENED, precision=replace(EXACT, encryption=1e-12)),
         encrypted(),
         encrypted(OPENED),

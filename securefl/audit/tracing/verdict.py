@@ -105,8 +105,8 @@ def _in_words(found: Traced) -> str:
         return words
     return (
         f"{words} But two totals that differ by one client, while the model hardly changes, show "
-        f"that client as if it were in the clear ({found.difference.value:.0%}): the least number of "
-        "clients does not stop that. Noise does."
+        f"that client as if it were in the clear ({found.difference.value:.0%}): the least number "
+        "of clients does not stop that. Noise does."
     )
 
 
