@@ -7,6 +7,7 @@ test = 0.2
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from securefl.data import arrays, tables
 from securefl.data.folders import load_class_folders
+from securefl.data.scales import check_scales
 from securefl.data.split import Split
 from securefl.errors import ConfigError, DataError
 from securefl.settings.load import parse_tables, read_tables
@@ -64,7 +66,9 @@ def read_server(path: Path) -> ServerData:
     return parse_tables(ServerData, read_tables(path), f"{path}: ")
 
 
-def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> Split:
+def load_site(
+    path: Path, form: SamplesTable, seed: int, dtype: torch.dtype, limit: float = math.inf
+) -> Split:
     """Load a site's own samples.
 
     Args:
@@ -72,10 +76,11 @@ def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> 
         form: the form that all sites' samples have.
         seed: chooses the samples that are set aside for testing.
         dtype: of floats.
+        limit: largest absolute mean or variance of a column that can be sent.
 
     Raises:
         ConfigError: the file does not say where samples lie, or a function cannot be had.
-        DataError: samples cannot be read, or are not of this form.
+        DataError: samples cannot be read, are not of this form, or do not suit their units.
     """
     site = read_site(path)
     x, y = load_samples(path.parent, site.train, form, dtype)
@@ -93,6 +98,7 @@ def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> 
             f"{path}: {len(y)} samples to train on, and samples.most = {form.most}: leave some "
             "out, or have all sites set a larger one"
         )
+    check_scales(x, y, form, limit, f"{path}: {site.train}")
     return Split(x, y, *test)
 
 
@@ -187,7 +193,7 @@ def _of_form(x: Tensor, y: Tensor, form: SamplesTable, where: str, dtype: torch.
     if not bool(torch.isfinite(x).all()):
         raise DataError(f"{where}: a sample has a value that is not finite: mend it")
     if not form.classes:
-        y = y.to(dtype).reshape(len(y), 1)
+        y = (y.double() / form.units.get(form.target, 1.0)).to(dtype).reshape(len(y), 1)
         if not bool(torch.isfinite(y).all()):
             raise DataError(f"{where}: a target is not finite: mend it")
         return x, y

@@ -61,7 +61,8 @@ def load_table(path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
         if column in form.levels:
             features += _one_hot(path, column, fields[column], empty, form.levels[column])
         else:
-            features.append(_numbers(path, column, fields[column], empty))
+            found = _numbers(path, column, fields[column], empty)
+            features.append(found / form.units.get(column, 1.0))
     x = np.stack([*features, *(absent[column] for column in form.missing)], axis=1)
     return torch.from_numpy(x), _targets(path, fields[form.target], form)
 

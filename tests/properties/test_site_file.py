@@ -1,6 +1,7 @@
 """What a site's files may hold, and what becomes of those that hold something else."""
 
 import sys
+import tomllib
 
 import numpy as np
 import pytest
@@ -82,9 +83,83 @@ def test_a_share_is_set_aside_for_tests_and_is_the_same_each_time(tmp_path):
 
 
 def test_numbers_are_targets_where_there_are_no_classes(tmp_path):
-    form = SamplesTable(columns=("age",), target="pressure", most=10)
+    form = SamplesTable(columns=("age",), target="pressure", units={"pressure": 10}, most=10)
     split = loaded(tmp_path, form, "age,pressure\n61,120.5\n52,99\n")
-    assert split.train_y.tolist() == [[120.5], [99.0]]
+    assert split.train_y.tolist() == [[12.05], [9.9]]
+
+
+COUNTED = SamplesTable(columns=("a b", "c"), levels={"c": ("x", "y")}, target="t", most=10)
+RANGE = 2.0**23
+"""Largest mean or variance that a short message holds."""
+
+
+def table(values, targets=(1.0, 2.0, 3.0)):
+    return "a b,c,t\n" + "".join(f"{v!r},x,{t}\n" for v, t in zip(values, targets, strict=True))
+
+
+TOO = {
+    "large": (table([1.6e5, 3.6e5, 2.6e5]), '"a b" = 1e5'),
+    "far": (table([9e6, 9e6 + 4e3, 9e6 + 2e3]), '"a b" = 1e3'),
+    "small": (table([2e-4, 4e-4, 3e-4]), '"a b" = 1e-4'),
+    "large a target": (table([1, 2, 3], (3e4, 5e4, 7e4)), "t = 1e4"),
+    "small a target": (table([1, 2, 3], (3e-4, 1e-4, 2e-4)), "t = 1e-4"),
+    "large, and too small a target": (
+        table([1.6e5, 3.6e5, 2.6e5], (3e-4, 1e-4, 2e-4)),
+        '"a b" = 1e5, t = 1e-4',
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "units"), TOO.values(), ids=TOO)
+def test_a_column_in_a_unit_that_does_not_suit_it_is_refused_with_one_that_does(
+    tmp_path, content, units
+):
+    """The unit in the message is taken as it stands there, and the column is then of size one."""
+    site = 'train = "own.csv"\ntest = "own.csv"\n'
+    (tmp_path / "own.csv").write_text(content)
+    (tmp_path / "site.toml").write_text(site)
+
+    def load(form):
+        return load_site(tmp_path / "site.toml", form, 0, torch.float32, RANGE)
+
+    with pytest.raises(DataError, match="have all sites set samples.units = ") as refused:
+        load(COUNTED)
+    line = f"samples.units = {{ {units} }}"
+    assert line in str(refused.value)
+    found = tomllib.loads(line)["samples"]["units"]
+    form = SamplesTable(**{**dict(COUNTED), "units": found})
+    split = load(form)
+    if "a b" in found:
+        assert split.train_x[:, 0].tolist() == pytest.approx(
+            [float(line.split(",")[0]) / found["a b"] for line in content.splitlines()[1:]]
+        )
+
+
+def test_a_column_that_differs_too_little_for_the_models_precision_is_refused(tmp_path):
+    content = table([1.7e9, 1.7e9 + 1, 1.7e9 + 2])
+    with pytest.raises(DataError, match=r"too little for 64 bits: .* years since 2000; or mend"):
+        loaded(tmp_path, COUNTED, table([1e16, 1e16 + 8, 1e16]))
+    assert len(loaded(tmp_path, COUNTED, content).train_y) == 3
+
+
+@pytest.mark.parametrize("values", [[7.0, 7.0, 7.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+def test_a_column_that_is_the_same_for_all_or_nearly_is_no_error(tmp_path, values):
+    """A site may have nobody whom it tells apart."""
+    assert len(loaded(tmp_path, COUNTED, table(values)).train_y) == 3
+
+
+def test_arrays_of_another_size_are_refused_by_their_channel(tmp_path):
+    x = np.stack([np.arange(3.0), np.arange(3.0) * 1e-5], axis=1)
+    np.savez(tmp_path / "own.npz", x=x, y=np.zeros(3, int))
+    with pytest.raises(DataError, match=r"'x\[:, 1\]' goes .* arrays that are divided by 1e-5"):
+        loaded(tmp_path, ARRAYS, site='train = "own.npz"\ntest = "own.npz"\n')
+
+
+def test_units_are_of_columns_of_numbers_and_of_a_target_that_is_one():
+    with pytest.raises(ValueError, match="samples.units: c, d is no column of numbers"):
+        SamplesTable(columns=("a", "c"), levels={"c": ("x", "y")}, units={"c": 1, "d": 1}, most=9)
+    with pytest.raises(ValueError, match="samples.units: ill is no column of numbers"):
+        SamplesTable(columns=("a",), target="ill", classes=("x", "y"), units={"ill": 2}, most=9)
 
 
 NUMBERS = SamplesTable(shape=(2, 1), most=10)
