@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 from securefl.errors import ConfigError
+from securefl.io.own_code import own_function
 from securefl.settings.tables import Config
 
 
@@ -48,14 +48,20 @@ def own_model(name: str, shape: tuple[int, ...], n_outputs: int, seed: int) -> n
     Raises:
         ConfigError: the function cannot be had, or gives no model.
     """
-    function = _function(name)
+    function, about = _function(name), f'model.name = "{name}"'
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        model = function(shape, n_outputs)
+        try:
+            model = function(shape, n_outputs)
+        except (Exception, SystemExit) as error:  # it may do anything
+            raise ConfigError(
+                f"{about}: raised a {type(error).__name__}: mend it; it is called with a sample's "
+                "shape and a number of outputs"
+            ) from error
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f'model.name = "{name}": gave a {type(model).__name__}, and is to give a '
-            "torch.nn.Module for a sample's shape and a number of outputs"
+            f"{about}: gave a {type(model).__name__}, and is to give a torch.nn.Module for "
+            "a sample's shape and a number of outputs"
         )
     return model
 
@@ -68,19 +74,15 @@ def code_of(config: Config) -> str:
     name = config.model.name
     if not is_own(name):
         return ""
-    file = inspect.getsourcefile(inspect.unwrap(_function(name)))
-    if file is None:
-        raise ConfigError(f'model.name = "{name}": no file has its source')
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    function = _function(name)
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(function))
+        if file is not None:
+            return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except (TypeError, ValueError, OSError):  # built in, partial, or no longer there
+        pass
+    raise ConfigError(f'model.name = "{name}": no file has its source: give a function of a file')
 
 
 def _function(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
-    try:
-        found: Callable[..., Any] = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f'model.name = "{name}": cannot be had ({error}): install the module here, or put its '
-            "folder into PYTHONPATH"
-        ) from error
-    return found
+    return own_function(name, f'model.name = "{name}"')

@@ -8,8 +8,6 @@ test = 0.2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,6 +20,7 @@ from securefl.data.folders import load_class_folders
 from securefl.data.scales import check_scales
 from securefl.data.split import Split
 from securefl.errors import ConfigError, DataError
+from securefl.io.own_code import own_function
 from securefl.settings.load import parse_tables, read_tables
 from securefl.settings.samples import SamplesTable, Word
 from securefl.settings.table import Share, Table
@@ -139,23 +138,19 @@ def _require(given: object, where: str, key: str) -> None:
 
 def _called(module: str, name: str) -> Loaded:
     """Call the site's own function."""
-    try:
-        function: Callable[[], Loaded] = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{module}:{name}: cannot be had ({error}): install the module here, or put its "
-            "folder into PYTHONPATH"
-        ) from error
+    function = own_function(f"{module}:{name}", f"{module}:{name}")
     try:
         given = function()
-    except Exception as error:  # it may do anything, and its words may be of patients
+    except (Exception, SystemExit) as error:  # it may do anything, and its words be of patients
         raise DataError(f"{module}:{name}: raised a {type(error).__name__}: mend it") from error
     if not (isinstance(given, tuple) and len(given) == 2):
         raise DataError(f"{module}:{name}: gave a {type(given).__name__}, and is to give (x, y)")
     try:
-        x, y = (torch.as_tensor(part) for part in given)
-    except (TypeError, ValueError, RuntimeError) as error:
+        x, y = (torch.as_tensor(part).detach() for part in given)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise DataError(f"{module}:{name}: is to give x and y as arrays of numbers") from error
+    if any(part.layout is not torch.strided or part.is_meta for part in (x, y)):
+        raise DataError(f"{module}:{name}: is to give x and y as dense arrays: x.to_dense()")
     if x.is_complex() or x.dim() == 0 or y.dim() == 0:
         raise DataError(f"{module}:{name}: is to give x and y as real arrays, a sample a row")
     return x, y
@@ -197,9 +192,10 @@ def _of_form(x: Tensor, y: Tensor, form: SamplesTable, where: str, dtype: torch.
         if not bool(torch.isfinite(y).all()):
             raise DataError(f"{where}: a target is not finite: mend it")
         return x, y
-    if y.is_floating_point() and not bool((y == y.round()).all()):
+    labels = y.to(torch.int64).reshape(len(y))
+    if y.is_floating_point() and not bool((y.reshape(len(y)) == labels).all()):
         raise DataError(f"{where}: labels are no whole numbers: number classes from 0")
-    y = y.to(torch.int64).reshape(len(y))
+    y = labels
     if len(y) and not (int(y.min()) >= 0 and int(y.max()) < len(form.classes)):
         raise DataError(
             f"{where}: labels from {int(y.min())} to {int(y.max())}, and {len(form.classes)} "

@@ -15,6 +15,7 @@ from torch import nn
 import securefl
 import securefl.network.client
 from securefl.build.own_data import task_at, task_of_sites
+from securefl.build.own_model import code_of
 from securefl.errors import ConfigError, DataError, PeerError, RunFolderError
 from securefl.network.party import client_party
 from securefl.network.server import server_job
@@ -121,6 +122,12 @@ def net(shape, n_outputs):
 
 def none(shape, n_outputs):
     return "a model"
+
+def short(shape):
+    return nn.Linear(2, 2)
+
+def failing(shape, n_outputs):
+    raise RuntimeError("Smith")
 """
 
 
@@ -195,6 +202,8 @@ def test_other_code_of_the_model_is_refused(consortium, files, tmp_path, code, m
     [
         ("hospital_nets:none", "gave a str, and is to give a torch.nn.Module"),
         ("hospital_nets:nothing", "cannot be had"),
+        ("hospital_nets:short", "raised a TypeError: mend it; it is called with a sample's shape"),
+        ("hospital_nets:failing", "raised a RuntimeError: mend it; "),
         ("no_such_module_here:net", "install the module here"),
     ],
 )
@@ -295,3 +304,10 @@ def test_a_unit_in_which_no_variance_can_be_sent_is_found_before_anything_is(tmp
     """By the range of the model's messages, of which long ones have a narrower one."""
     with pytest.raises(DataError, match=r"can be sent: have all sites set samples.units = \{ z = "):
         accuracy_of(tmp_path, 98_000, 260_000, 1)
+
+
+def test_a_model_without_a_file_is_refused():
+    """Parties compare the file of its code."""
+    config = securefl.load_config(None, [*SHORT, *TABLES, "model.name=math:sqrt"])
+    with pytest.raises(ConfigError, match="no file has its source: give a function of a file"):
+        code_of(config)
