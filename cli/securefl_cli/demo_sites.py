@@ -37,6 +37,7 @@ names = {names}
 
 [samples]                      # the form that all hospitals' files have
 columns = {columns}
+units = {units}
 target = "diagnosis"
 classes = ["malignant", "benign"]
 most = 400                     # patients that one trains on, at most
@@ -51,6 +52,13 @@ lr = 0.1
 [sites]
 late = "pass"                  # a round without one of the three passes, and the next waits
 """
+UNITS = {
+    **dict.fromkeys(("smoothness_error", "fractal_dimension_error"), 0.001),
+    **dict.fromkeys(("compactness_error", "concave_points_error", "symmetry_error"), 0.01),
+    **dict.fromkeys(("mean_smoothness", "worst_smoothness"), 0.01),
+    **dict.fromkeys(("mean_fractal_dimension", "worst_fractal_dimension"), 0.01),
+}
+"""Units of columns whose values are near one another."""
 OF_OFFICERS = """
 [exchange]
 officers = 3                   # two of the authority and two officers open sums
@@ -184,7 +192,9 @@ def _write_data(folder: Path, rounds: int, seed: int) -> None:
                 table.writerow([*data.data[i].tolist(), data.target_names[data.target[i]]])
         (folder / name / "site.toml").write_text('train = "patients.csv"\ntest = 0.2\n')
     names = json.dumps(list(HOSPITALS))
-    job = JOB.format(rounds=rounds, seed=seed, names=names, columns=json.dumps(columns))
+    units = f"{{ {', '.join(f'{name} = {unit}' for name, unit in UNITS.items())} }}"
+    about = {"names": names, "columns": json.dumps(columns), "units": units}
+    job = JOB.format(rounds=rounds, seed=seed, **about)
     (folder / "job.toml").write_text(job)
 
 

@@ -25,7 +25,6 @@ from securefl_cli.progress import progress_bar, say_engine, say_rate
 if TYPE_CHECKING:
     from securefl.exchange.officer import KeySet
     from securefl.federation.client import Identities
-    from securefl.runs.folder_reader import RunRecord
     from securefl.runs.folder_writer import RunFolder
     from securefl.runs.loop import Result
     from securefl.settings.tables import Config
@@ -393,17 +392,22 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
 def _report(folder: Path, result: Result) -> None:
     from securefl.federation.ledger import Ledger
     from securefl.runs.folder_reader import read_run
+    from securefl_cli.passed_rounds import passed_rounds
 
     record = read_run(folder)
     ledger = Ledger(list(record.ledger))
     print_runs({record.config.name: (record.metrics, ledger)})
-    _note_passed_rounds(record)
+    passed = passed_rounds(record)
+    if passed:
+        click.echo(f"Note: {passed}.", err=True)
     if record.config.privacy.level != "none":
         _note_privacy(record.config, result)
     click.echo(
         f"In the papers' counting: {ledger.communication_rounds(1)} exchanges and "
         f"{ledger.paper_megabytes(1):.6f} MB a round.\nRun folder: {folder}"
     )
+    if record.all_passed:
+        raise SystemExit(1)
 
 
 def _note_privacy(config: Config, result: Result) -> None:
@@ -412,23 +416,3 @@ def _note_privacy(config: Config, result: Result) -> None:
     if result.stopped:
         click.echo(f"The run {result.stopped}.")
     click.echo(epsilon_said(config, result.history) + " See privacy.md.")
-
-
-def _note_passed_rounds(record: RunRecord) -> None:
-    """Say on stderr where rounds passed without anybody, since the model then stayed."""
-    passed = [each for each in record.participants if not each.present]
-    if not passed:
-        return
-    missing = {
-        "late for devices.deadline_s": sum(len(each.late) for each in passed),
-        "lost by devices.dropout": sum(len(each.lost) for each in passed),
-    }
-    why = ", ".join(f"{n} clients {reason}" for reason, n in missing.items() if n)
-    click.echo(
-        f"Note: in {len(passed)} of {len(record.participants)} rounds too few clients were "
-        "present, and the model stayed as it was ("
-        f"{why or 'too few drawn, or their answers refused'}; "
-        "with differential privacy, privacy.dropouts says how many may be missing; "
-        "see selections.jsonl and incidents.jsonl).",
-        err=True,
-    )

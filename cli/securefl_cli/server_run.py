@@ -9,11 +9,14 @@ from pathlib import Path
 
 from securefl.errors import ConfigError
 from securefl.network.connect import Address
+from securefl.network.saying import Warned
 from securefl.network.server import Patience, ServerProcess, server_job
+from securefl.runs.folder_reader import read_run
 from securefl.runs.session import ServerStart
 from securefl.settings.tables import Config
 from securefl_cli.connection import introduce, metrics_at, run_until_done
 from securefl_cli.log import say
+from securefl_cli.passed_rounds import passed_rounds
 from securefl_cli.passphrase import ENVIRONMENT, from_environment, read_own_passphrase
 from securefl_cli.roles import rounds_left
 from securefl_keys.live_keys import SoundBundle, process_identity
@@ -52,6 +55,11 @@ def run_server(
             folder.note_server(start)
             with metrics_at(start.metrics, process.monitor, "server"), _resumed_by(path):
                 run_until_done(process.run(at, folder))
+    record = read_run(path)
+    if folder and (passed := passed_rounds(record)):
+        say(Warned(f"Note: {passed}"))
+        if record.all_passed:
+            raise SystemExit(1)
 
 
 @contextmanager

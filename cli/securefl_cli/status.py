@@ -58,6 +58,13 @@ def _told(found: RunStatus) -> list[str]:
     lines.append(f"Took part: {', '.join(found.clients) or 'nobody yet'}")
     for name, why in found.missing.items():
         lines.append(f"Missing: {name}: {why.removeprefix(f'{name}: ')}")
+    for name, why in found.uncounted.items():
+        lines.append(f"Did not count: {name}: {why.removeprefix(f'{name}: ')}")
+    if found.passed:
+        lines.append(
+            f"No contribution counted in {found.passed:,} of {found.round:,} rounds, which left "
+            "the model as it was"
+        )
     if found.openings:
         who, they = "the authority", "it still opens, it says itself"
         if found.officers > 1:

@@ -12,11 +12,15 @@ from torch.nn import functional
 from securefl.build.job import Job, job_of
 from securefl.build.own_model import is_own, own_model, require_allowed
 from securefl.build.own_public import public_samples, require_server_file
+from securefl.crypto.params import SUMS
+from securefl.data.scales import INPUT_EPS
 from securefl.data.site_file import load_site, read_site
 from securefl.data.split import Split
 from securefl.errors import ConfigError
+from securefl.exchange.digits import Digits
 from securefl.federation.ledger import SERVER
 from securefl.models.build import build_model
+from securefl.norms.find import BatchNorm
 from securefl.settings.samples import SamplesTable
 from securefl.settings.samples_clashes import public_reader, sites_read_public
 from securefl.settings.tables import Config
@@ -24,6 +28,9 @@ from securefl.task import Task
 
 _INPUT_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}
 """BN of the first axis of a sample, by its number of axes."""
+_INPUT_MOMENTUM = 0.5
+"""Half of the running mean and variance that a run begins with, 0 and 1, is left after each step.
+With PyTorch's 0.9^n, columns of years are off by many deviations after 50 steps."""
 N_ELSEWHERE = 2
 """Samples that stand for those of another site: as many as a BN layer needs."""
 
@@ -70,15 +77,16 @@ def task_at(config: Config, files: Mapping[str, Path | str]) -> Task:
         raise ConfigError(
             f"{', '.join(unknown):.200} is none of data.names ({', '.join(config.data.names):.200})"
         )
-    elsewhere = _elsewhere(form, dtype)
+    elsewhere, model = _elsewhere(form, dtype), model_of(config, form)
+    limit = _largest_statistic(model)
     own = {
-        name: load_site(Path(path), form, config.run.seed, dtype)
+        name: load_site(Path(path), form, config.run.seed, dtype, limit)
         for name, path in files.items()
         if name != SERVER
     }
     splits = [own.get(name, elsewhere) for name in config.data.names]
     return Task(
-        model_of(config, form),
+        model,
         [(split.train_x, split.train_y) for split in splits],
         (elsewhere.test_x, elsewhere.test_y),
         functional.cross_entropy if form.classes else functional.mse_loss,
@@ -127,7 +135,7 @@ def model_of(config: Config, form: SamplesTable) -> nn.Module:
         first.append(nn.Flatten())
         shape = (torch.Size(shape).numel(),)
     if form.standardise:
-        first.append(_INPUT_NORMS[len(shape)](shape[0], affine=False))
+        first.append(_INPUT_NORMS[len(shape)](shape[0], INPUT_EPS, _INPUT_MOMENTUM, False))
     if is_own(table.name):
         own = own_model(table.name, shape, form.n_outputs, config.run.seed)
         return nn.Sequential(*first, own).to(getattr(torch, table.dtype))
@@ -147,6 +155,17 @@ def model_of(config: Config, form: SamplesTable) -> nn.Module:
         seed=config.run.seed,
     )
     return nn.Sequential(*first, *built).to(getattr(torch, table.dtype))
+
+
+def _largest_statistic(model: nn.Module) -> float:
+    """Return the largest mean or variance that a site can send, sealed or not.
+
+    A message has means and variances, and fused FedTAN's references, of all layers or of some: of
+    more values the range is narrower.
+    """
+    layers = (layer for layer in model.modules() if isinstance(layer, BatchNorm))
+    n_channels = sum(layer.num_features for layer in layers)
+    return Digits.of(SUMS, max(1, 3 * n_channels)).max_value
 
 
 def _elsewhere(form: SamplesTable, dtype: torch.dtype) -> Split:

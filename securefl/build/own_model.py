@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 from securefl.errors import ConfigError
+from securefl.io.own_code import own_function
 from securefl.settings.tables import Config
 
 
@@ -48,14 +48,20 @@ def own_model(name: str, shape: tuple[int, ...], n_outputs: int, seed: int) -> n
     Raises:
         ConfigError: the function cannot be had, or gives no model.
     """
-    function = _function(name)
+    function, about = _function(name), f'model.name = "{name}"'
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        model = function(shape, n_outputs)
+        try:
+            model = function(shape, n_outputs)
+        except (Exception, SystemExit) as error:  # it may do anything
+            raise ConfigError(
+                f"{about}: raised a {type(error).__name__}: mend it; it is called with a sample's "
+                "shape and a number of outputs"
+            ) from error
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f'model.name = "{name}": gave a {type(model).__name__}, and is to give a '
-            "torch.nn.Module for a sample's shape and a number of outputs"
+            f"{about}: gave a {type(model).__name__}, and is to give a torch.nn.Module for "
+            "a sample's shape and a number of outputs"
         )
     return model
 
@@ -68,7 +74,7 @@ def code_of(config: Config) -> str:
     Raises as `own_model`.
     """
     name = config.model.name
-    named: dict[str, Any] = {name: inspect.unwrap(_function(name))} if is_own(name) else {}
+    named: dict[str, Any] = {name: _function(name)} if is_own(name) else {}
     named |= {choice.name: type(choice) for choice in config.choices if is_own(choice.name)}
     digests = [
         hashlib.sha256(_source(n, code).read_bytes()).hexdigest() for n, code in named.items()
@@ -77,19 +83,14 @@ def code_of(config: Config) -> str:
 
 
 def _source(name: str, code: Any) -> Path:
-    file = inspect.getsourcefile(code)
-    if file is None:
-        raise ConfigError(f'"{name}": no file has its source')
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(code))
+    except (TypeError, ValueError):  # built in, or partial
+        file = None
+    if file is None or not Path(file).is_file():
+        raise ConfigError(f'"{name}": no file has its source: give a function or class of a file')
     return Path(file)
 
 
 def _function(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
-    try:
-        found: Callable[..., Any] = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f'model.name = "{name}": cannot be had ({error}): install the module here, or put its '
-            "folder into PYTHONPATH"
-        ) from error
-    return found
+    return own_function(name, f'model.name = "{name}"')

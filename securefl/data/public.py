@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,9 @@ from securefl.data.samples import Samples, in_order, samples
 from securefl.data.split import Labelled, Split
 from securefl.errors import DataError
 
+_CARVED = "carve_public() takes one out of the training data before clients get theirs"
+_MOST_NUMBERS = 20
+"""In a message."""
 _MIN_TARGETS = 2  # of a regression; batch normalisation has no variance to offer for one
 
 
@@ -53,28 +56,38 @@ def carve_public(split: Split, n_public: int, seed: int) -> tuple[Labelled, Spli
     return (split.train_x[public], split.train_y[public]), rest
 
 
-def check_disjoint(public: Samples, others: Mapping[str, Samples]) -> None:
-    """Refuse public samples whose content others hold too, whatever its label, shape or precision.
+def check_disjoint(
+    public: Samples,
+    others: Mapping[str, Samples],
+    digests: Callable[[Samples], list[bytes]] | None = None,
+    way_out: str = _CARVED,
+) -> None:
+    """Refuse public samples that others hold too.
 
     Args:
         public: the public set.
         others: the clients' and the test data, by owner, for the message.
+        digests: of what makes two samples one; where absent, their content, whatever its label,
+            shape or precision.
+        way_out: the message's end.
 
     Raises:
-        DataError: naming how many samples coincide, and with whose.
+        DataError: naming how many samples coincide, with whose, and their numbers in the public
+            set, which count from 1.
     """
-    known = set(content_digests(public))
-    found = {
-        owner: n
-        for owner, data in others.items()
-        if (n := sum(digest in known for digest in content_digests(data)))
-    }
+    of = digests or content_digests
+    places = {digest: number for number, digest in enumerate(of(public), 1)}
+    held = {owner: [places[d] for d in of(data) if d in places] for owner, data in others.items()}
+    found = {owner: numbers for owner, numbers in held.items() if numbers}
     if found:
-        whose = ", ".join(f"{n} of {owner}" for owner, n in found.items())
+        whose = ", ".join(f"{len(numbers)} of {owner}" for owner, numbers in found.items())
+        numbers = sorted({number for each in found.values() for number in each})
+        named = ", ".join(map(str, numbers[:_MOST_NUMBERS]))
+        more = f" and {len(numbers) - _MOST_NUMBERS} more" if len(numbers) > _MOST_NUMBERS else ""
         raise DataError(
-            f"{sum(found.values())} samples are also public: {whose}. A public set is disjoint "
-            "from clients' data and from what is tested; carve_public() takes one out of the "
-            "training data before clients get theirs"
+            f"{sum(map(len, found.values()))} samples are also public: {whose}; in the public set "
+            f"they are {named}{more}, counted from 1. A public set is disjoint from clients' data "
+            f"and from what is tested; {way_out}"
         )
 
 
@@ -86,3 +99,14 @@ def content_digests(data: Samples) -> list[bytes]:
         rows = x.detach().reshape(len(x), -1).to("cpu", torch.float32) + 0.0
         digests += [hashlib.sha256(row.tobytes()).digest() for row in rows.numpy()]
     return digests
+
+
+def record_digests(data: Samples) -> list[bytes]:
+    """Return a digest of each sample, x and y, in order: by chance, lines share an x."""
+    targets = (
+        row.tobytes()
+        for _, y in in_order(data)
+        for row in (y.detach().reshape(len(y), -1).to("cpu", torch.float32) + 0.0).numpy()
+    )
+    both = zip(content_digests(data), targets, strict=True)
+    return [hashlib.sha256(x + y).digest() for x, y in both]

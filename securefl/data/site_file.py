@@ -7,8 +7,7 @@ test = 0.2
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,8 +17,10 @@ from torch import Tensor
 
 from securefl.data import arrays, tables
 from securefl.data.folders import load_class_folders
+from securefl.data.scales import check_scales
 from securefl.data.split import Split
 from securefl.errors import ConfigError, DataError
+from securefl.io.own_code import own_function
 from securefl.settings.load import parse_tables, read_tables
 from securefl.settings.samples import SamplesTable, Word
 from securefl.settings.table import Share, Table
@@ -65,7 +66,9 @@ def read_server(path: Path) -> ServerData:
     return parse_tables(ServerData, read_tables(path), f"{path}: ")
 
 
-def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> Split:
+def load_site(
+    path: Path, form: SamplesTable, seed: int, dtype: torch.dtype, limit: float = math.inf
+) -> Split:
     """Load a site's own samples.
 
     Args:
@@ -73,10 +76,11 @@ def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> 
         form: the form that all sites' samples have.
         seed: chooses the samples that are set aside for testing.
         dtype: of floats.
+        limit: largest absolute mean or variance of a column that can be sent.
 
     Raises:
         ConfigError: the file does not say where samples lie, or a function cannot be had.
-        DataError: samples cannot be read, or are not of this form.
+        DataError: samples cannot be read, are not of this form, or do not suit their units.
     """
     site = read_site(path)
     x, y = load_samples(path.parent, site.train, form, dtype)
@@ -94,6 +98,7 @@ def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> 
             f"{path}: {len(y)} samples to train on, and samples.most = {form.most}: leave some "
             "out, or have all sites set a larger one"
         )
+    check_scales(x, y, form, limit, f"{path}: {site.train}")
     return Split(x, y, *test)
 
 
@@ -134,23 +139,19 @@ def _require(given: object, where: str, key: str) -> None:
 
 def _called(module: str, name: str) -> Loaded:
     """Call the site's own function."""
-    try:
-        function: Callable[[], Loaded] = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{module}:{name}: cannot be had ({error}): install the module here, or put its "
-            "folder into PYTHONPATH"
-        ) from error
+    function = own_function(f"{module}:{name}", f"{module}:{name}")
     try:
         given = function()
-    except Exception as error:  # it may do anything, and its words may be of patients
+    except (Exception, SystemExit) as error:  # it may do anything, and its words be of patients
         raise DataError(f"{module}:{name}: raised a {type(error).__name__}: mend it") from error
     if not (isinstance(given, tuple) and len(given) == 2):
         raise DataError(f"{module}:{name}: gave a {type(given).__name__}, and is to give (x, y)")
     try:
-        x, y = (torch.as_tensor(part) for part in given)
-    except (TypeError, ValueError, RuntimeError) as error:
+        x, y = (torch.as_tensor(part).detach() for part in given)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise DataError(f"{module}:{name}: is to give x and y as arrays of numbers") from error
+    if any(part.layout is not torch.strided or part.is_meta for part in (x, y)):
+        raise DataError(f"{module}:{name}: is to give x and y as dense arrays: x.to_dense()")
     if x.is_complex() or x.dim() == 0 or y.dim() == 0:
         raise DataError(f"{module}:{name}: is to give x and y as real arrays, a sample a row")
     return x, y
@@ -188,13 +189,14 @@ def _of_form(x: Tensor, y: Tensor, form: SamplesTable, where: str, dtype: torch.
     if not bool(torch.isfinite(x).all()):
         raise DataError(f"{where}: a sample has a value that is not finite: mend it")
     if not form.classes:
-        y = y.to(dtype).reshape(len(y), 1)
+        y = (y.double() / form.units.get(form.target, 1.0)).to(dtype).reshape(len(y), 1)
         if not bool(torch.isfinite(y).all()):
             raise DataError(f"{where}: a target is not finite: mend it")
         return x, y
-    if y.is_floating_point() and not bool((y == y.round()).all()):
+    labels = y.to(torch.int64).reshape(len(y))
+    if y.is_floating_point() and not bool((y.reshape(len(y)) == labels).all()):
         raise DataError(f"{where}: labels are no whole numbers: number classes from 0")
-    y = y.to(torch.int64).reshape(len(y))
+    y = labels
     if len(y) and not (int(y.min()) >= 0 and int(y.max()) < len(form.classes)):
         raise DataError(
             f"{where}: labels from {int(y.min())} to {int(y.max())}, and {len(form.classes)} "

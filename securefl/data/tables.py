@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +61,8 @@ def load_table(path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
         if column in form.levels:
             features += _one_hot(path, column, fields[column], empty, form.levels[column])
         else:
-            features.append(_numbers(path, column, fields[column], empty))
+            found = _numbers(path, column, fields[column], empty)
+            features.append(found / form.units.get(column, 1.0))
     x = np.stack([*features, *(absent[column] for column in form.missing)], axis=1)
     return torch.from_numpy(x), _targets(path, fields[form.target], form)
 
@@ -155,10 +156,26 @@ def _parquet(path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path}: is no Parquet file that can be used ({error})") from error
 
-    def words(values: Iterable[object]) -> Fields:
-        return ["" if value is None else str(value) for value in values]
+    def words(name: str) -> Fields:
+        column = table.column(name)
+        try:
+            return [_word(value) for value in column.to_pylist()]
+        except (pyarrow.ArrowException, ValueError, TypeError, ArithmeticError) as error:
+            raise DataError(  # without the error's own words, which show a value
+                f"{path}: column {name!r:.60} is of {column.type!s:.60}, and a value of it is "
+                "neither number nor text: save it as one of these"
+            ) from error
 
-    return {name: words(table.column(name).to_pylist()) for name in wanted}
+    return {name: words(name) for name in wanted}
+
+
+def _word(value: object) -> str:
+    """Return a value as a CSV file would have it: whole numbers without a point."""
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # as columns of integers are stored where some are missing
+    return str(value)
 
 
 def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:

@@ -246,9 +246,10 @@ class _Turn:
         score = session.respondent.last_score(name)
         if score and score is not session.said:
             session.said = score
+            form = session.party.job.config.samples
             self.say(
-                f"{name}: {title(score.metric)} {shown(score.metric, score.value)}, "
-                f"loss {score.loss:.4g}, on its own test samples"
+                f"{name}: {title(score.metric)} {shown(score.metric, score.value)}, loss "
+                f"{score.loss:.4g}{form.target_unit if form else ''}, on its own test samples"
             )
 
     def _require_planned(self, round_number: int) -> None:

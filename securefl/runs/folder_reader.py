@@ -104,6 +104,16 @@ class RunRecord:
     qualities: Mapping[str, str] = field(default_factory=dict)
     """Quality of each client's data, where a simulation knows it."""
 
+    @property
+    def passed(self) -> tuple[RoundParticipants, ...]:
+        """Rounds in which no contribution counted: the model stayed as it was."""
+        return tuple(each for each in self.participants if not each.counted)
+
+    @property
+    def all_passed(self) -> bool:
+        """True where the run has rounds, and no contribution counted in any."""
+        return 0 < len(self.metrics) == len(self.passed)
+
 
 def read_run(path: Path) -> RunRecord:
     """Read a run's folder.

@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from securefl.errors import RunFolderError
-from securefl.federation.incidents import Incident
+from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.io.files import read_lines
 from securefl.io.json import parsed
@@ -25,13 +25,14 @@ from securefl.runs.folder_reader import (
     INCIDENTS,
     LEDGER,
     LOCK,
+    SELECTIONS,
     read_config,
     read_metrics,
     read_rows,
     read_soundly,
 )
 from securefl.runs.folder_writer import RunFolder
-from securefl.settings.tables import Config
+from securefl.selection.participation import RoundParticipants
 
 State = Literal["running", "stopped", "complete"]
 NOT_THERE = "was not there"
@@ -63,6 +64,10 @@ class RunStatus:
     """Clients that were in the last round to its end."""
     missing: Mapping[str, str]
     """Clients that the last round, or one that failed after it, has gone on without, and why."""
+    uncounted: Mapping[str, str]
+    """Clients that were in the last round, and whose contributions did not count, and why."""
+    passed: int
+    """Rounds in which no contribution counted: the model stayed as it was."""
     openings: int
     """Totals, and lists of scores, that the authority or officers have opened for this run."""
     openings_to_come: int
@@ -83,7 +88,19 @@ def status_of(path: Path) -> RunStatus:
     last, at_work = metrics[-1] if metrics else None, is_at_work(path)
     n_done, over_processes = len(metrics), folder.is_over_processes()
     senders, n_opened, n_opened_last = _messages(path, n_done)
-    missing = _missing(path, config, n_done, senders)
+    rows = read_rows(path / SELECTIONS, RoundParticipants)
+    present = {name for row in rows if row.round == n_done for name in row.present}
+    told, away = dict[str, str](), set[str]()
+    for incident in read_rows(path / INCIDENTS, Incident):
+        if incident.round >= max(1, n_done):
+            name = incident.client or incident.name
+            told[name] = incident.reason
+            if name not in present or not _stayed(incident):
+                away.add(name)
+    missing = {name: why for name, why in told.items() if name in away}
+    if n_done and not config.selection.selects:  # a round asks all that are named
+        there = {*senders, *present, *told}
+        missing |= {name: NOT_THERE for name in config.data.names or () if name not in there}
     state: State = "running" if at_work else "complete" if folder.is_finished() else "stopped"
     rounds = n_done if folder.is_finished() else config.run.rounds
     return RunStatus(
@@ -97,8 +114,10 @@ def status_of(path: Path) -> RunStatus:
         ended=_ended(path / CHECKPOINT) if last else None,
         metric=last.metric if last else ACCURACY,
         score=last.score if last else None,
-        clients=tuple(name for name in senders if name not in missing),
+        clients=tuple(name for name in senders if name not in told),
         missing=missing,
+        uncounted={name: why for name, why in told.items() if name not in away},
+        passed=sum(not row.counted for row in rows),
         openings=n_opened,
         openings_to_come=n_opened_last * (rounds - n_done),
         officers=config.exchange.officers,
@@ -149,16 +168,9 @@ def _messages(path: Path, round_number: int) -> tuple[tuple[str, ...], int, int]
     return sending, n_opened, n_in_round
 
 
-def _missing(
-    path: Path, config: Config, round_number: int, senders: tuple[str, ...]
-) -> dict[str, str]:
-    """Return who was missing, by name; without a selection, a round asks all that are named."""
-    incidents = read_rows(path / INCIDENTS, Incident)
-    found = {i.client or i.name: i.reason for i in incidents if i.round >= max(1, round_number)}
-    if round_number and not config.selection.selects:
-        names = config.data.names or ()
-        found |= {n: NOT_THERE for n in names if n not in {*senders, *found}}
-    return found
+def _stayed(incident: Incident) -> bool:
+    """Return whether a client that was present in the round was so to its end."""
+    return incident.name in {PASSED, SPOILED} or incident.diverged
 
 
 def _ended(checkpoint: Path) -> str | None:

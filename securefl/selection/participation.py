@@ -56,6 +56,11 @@ class RoundParticipants:
     uncounted: tuple[str, ...] = ()
     """Present clients whose contributions did not count: lost in the round, or refused."""
 
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Present clients whose contributions counted."""
+        return tuple(client for client in self.present if client not in self.uncounted)
+
 
 SELECTED_IN = "selected_in"
 

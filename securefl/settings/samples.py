@@ -28,6 +28,11 @@ class SamplesTable(Table):
     )
     """Values of a column that holds words, by its name: the model reads 1 for the value that a
     sample has, and 0 for the others."""
+    units: dict[Word, Annotated[float, Field(ge=1e-30, le=1e30, strict=True)]] = Field(
+        default_factory=dict
+    )
+    """Size that counts as one in a column of numbers, or in a target that is a number, by its name:
+    values are divided by it as they are read. It is 1 for those that are not named."""
     missing: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
     """Columns that may be empty: the model reads 0 for such a value, and beside it a 1. Elsewhere
     an empty field is an error."""
@@ -65,6 +70,12 @@ class SamplesTable(Table):
                 raise ValueError(
                     f"samples.{key}: {', '.join(unknown)} is not in samples.columns: add it there"
                 )
+        numbers = {*self.columns} - {*self.levels} | (set() if self.classes else {self.target})
+        if unknown := sorted({*self.units} - numbers):
+            raise ValueError(
+                f"samples.units: {', '.join(unknown)} is no column of numbers, nor a target that "
+                "is one: leave it out"
+            )
         for column, words in (*self.levels.items(), ("classes", self.classes)):
             if len({*words}) != len(words):
                 raise ValueError(f"samples: {column} has a value twice: name each once")
@@ -81,6 +92,22 @@ class SamplesTable(Table):
             return self.shape
         read = sum(len(self.levels[c]) if c in self.levels else 1 for c in self.columns)
         return (read + len(self.missing),)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Place of each column of numbers in what the model reads."""
+        places, place = {}, 0
+        for column in self.columns:
+            if column not in self.levels:
+                places[column] = place
+            place += len(self.levels.get(column, (column,)))
+        return places
+
+    @property
+    def target_unit(self) -> str:
+        """Words on the unit of a target's errors, in brackets; empty where it is 1."""
+        unit = self.units.get(self.target)
+        return "" if unit is None else f" ({self.target} in units of {unit:g})"
 
     @property
     def n_outputs(self) -> int:

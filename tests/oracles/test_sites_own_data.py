@@ -3,6 +3,7 @@
 import sys
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from over_loopback import NAMES, SHORT, SIZES, Consortium, incidents_of, model_of
@@ -13,8 +14,9 @@ from torch import nn
 
 import securefl
 import securefl.network.client
-from securefl.build.own_data import task_at
-from securefl.errors import ConfigError, PeerError, RunFolderError
+from securefl.build.own_data import task_at, task_of_sites
+from securefl.build.own_model import code_of
+from securefl.errors import ConfigError, DataError, PeerError, RunFolderError
 from securefl.network.party import client_party
 from securefl.network.server import server_job
 
@@ -120,6 +122,12 @@ def net(shape, n_outputs):
 
 def none(shape, n_outputs):
     return "a model"
+
+def short(shape):
+    return nn.Linear(2, 2)
+
+def failing(shape, n_outputs):
+    raise RuntimeError("Smith")
 """
 
 
@@ -194,6 +202,8 @@ def test_other_code_of_the_model_is_refused(consortium, files, tmp_path, code, m
     [
         ("hospital_nets:none", "gave a str, and is to give a torch.nn.Module"),
         ("hospital_nets:nothing", "cannot be had"),
+        ("hospital_nets:short", "raised a TypeError: mend it; it is called with a sample's shape"),
+        ("hospital_nets:failing", "raised a RuntimeError: mend it; "),
         ("no_such_module_here:net", "install the module here"),
     ],
 )
@@ -258,3 +268,46 @@ def test_a_rehearsal_has_all_sites(files):
         securefl.task_of_sites(config, {"alice": files / "alice" / "tables.toml"})
     with pytest.raises(ConfigError, match=r"--data site\.toml"):
         securefl.run(config)
+
+
+def accuracy_of(tmp_path, scale, offset, unit):
+    """Return the accuracy on three tables whose first column is a + scale·z, z the same in all."""
+    files = {}
+    for name, n in zip(("a", "b", "c"), (120, 90, 60), strict=True):
+        rng, own = np.random.default_rng(n), tmp_path / name
+        own.mkdir(parents=True)
+        rows = [f"{offset + scale * z},{'yes' if z > 0.3 else 'no'}" for z in rng.normal(size=n)]
+        (own / "own.csv").write_text("z,ill\n" + "\n".join(rows))
+        (own / "site.toml").write_text('train = "own.csv"\ntest = 0.3\n')
+        files[name] = own / "site.toml"
+    settings = (
+        *('data.names=["a", "b", "c"]', 'samples.columns=["z"]', "samples.target=ill"),
+        *('samples.classes=["no", "yes"]', "samples.most=99", f"samples.units={{z={unit}}}"),
+        *("run.rounds=8", "algorithm.local_steps=5", "exchange.encrypt=none"),
+    )
+    config = securefl.load_config(None, settings)
+    return securefl.run(config, task_of_sites(config, files)).metrics[-1].accuracy
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset", "unit"),
+    [(98_000, 260_000, 1e5), (1e-4, 3e-4, 1e-4), (3e-6, 0, 1e-6), (3, 2020, 1)],
+)
+def test_a_column_in_a_unit_of_its_own_trains_as_one_of_size_one(tmp_path, scale, offset, unit):
+    """However large, small or far from zero its values are."""
+    of_size_one = accuracy_of(tmp_path / "one", 1, 0, 1)
+    assert of_size_one > 0.9
+    assert accuracy_of(tmp_path / "own", scale, offset, unit) >= of_size_one - 0.03
+
+
+def test_a_unit_in_which_no_variance_can_be_sent_is_found_before_anything_is(tmp_path):
+    """By the range of the model's messages, of which long ones have a narrower one."""
+    with pytest.raises(DataError, match=r"can be sent: have all sites set samples.units = \{ z = "):
+        accuracy_of(tmp_path, 98_000, 260_000, 1)
+
+
+def test_a_model_without_a_file_is_refused():
+    """Parties compare the file of its code."""
+    config = securefl.load_config(None, [*SHORT, *TABLES, "model.name=math:sqrt"])
+    with pytest.raises(ConfigError, match="no file has its source: give a function of a file"):
+        code_of(config)

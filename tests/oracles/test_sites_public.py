@@ -192,6 +192,25 @@ def test_a_site_that_holds_a_public_sample_is_refused(files, tmp_path):
         site_job(config, "alice", site)
 
 
+def test_a_line_of_a_table_is_public_with_its_target_alone(files, tmp_path):
+    """Of whole numbers, inputs are often equal by chance; numbers of lines are the way out."""
+    config = settings_of(files, *REFINED)
+    site, own = tmp_path / "site.toml", tmp_path / "own.csv"
+    site.write_text(f'train = "own.csv"\npublic = "{files / "public.csv"}"\n')
+    lines = (files / "public.csv").read_text().splitlines()
+    other = {"yes": "no", "no": "yes"}
+    mixed = [",".join([other[ill], *rest]) for ill, *rest in (li.split(",") for li in lines[1:])]
+    own.write_text("\n".join([lines[0], *mixed]))
+    assert site_job(config, "alice", site).public is not None
+    own.write_text("\n".join([lines[0], *mixed[:-2], *lines[-2:]]))
+    with pytest.raises(
+        DataError, match=r"2 samples are also public: .* they are 23, 24, counted"
+    ) as e:
+        site_job(config, "alice", site)
+    assert "carve_public" not in str(e.value)
+    assert "leaves such samples out of its own file, which tells nobody" in str(e.value)
+
+
 def test_zeros_that_stand_for_other_sites_samples_are_no_clash(files, tmp_path):
     """A public sample of zeros alone is nobody's."""
     form = ("samples.shape=[2]", 'samples.classes=["a", "b"]', "samples.most=64")

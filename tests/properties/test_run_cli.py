@@ -94,13 +94,15 @@ def test_without_out_the_folder_is_named_by_time_and_run(tmp_path, monkeypatch):
 
 
 def test_rounds_that_nobody_was_in_time_for_are_spoken_of(tmp_path):
-    """A deadline that ciphertexts are too large for ends no run, but the user hears of it."""
+    """A deadline that ciphertexts are too large for ends no run; its end is no success."""
     late = ["--algorithm", "fedavg", "--encrypt", "none", "--devices", "emnist"]
     result = invoke(
         "run", *QUICK, *late, "--set", "devices.deadline_s=1e-4", "--out", tmp_path / "run"
     )
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
     assert "in 2 of 2 rounds too few clients were present" in result.stderr
+    assert "nothing was trained" in result.stderr
+    assert "Run folder: " in result.stdout
     assert "10 clients late for devices.deadline_s" in result.stderr
     devices = json.loads((tmp_path / "run" / "devices.json").read_text())
     assert set(devices) == {f"client-{i}" for i in range(1, 6)}

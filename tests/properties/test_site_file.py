@@ -1,6 +1,7 @@
 """What a site's files may hold, and what becomes of those that hold something else."""
 
 import sys
+import tomllib
 
 import numpy as np
 import pytest
@@ -82,9 +83,83 @@ def test_a_share_is_set_aside_for_tests_and_is_the_same_each_time(tmp_path):
 
 
 def test_numbers_are_targets_where_there_are_no_classes(tmp_path):
-    form = SamplesTable(columns=("age",), target="pressure", most=10)
+    form = SamplesTable(columns=("age",), target="pressure", units={"pressure": 10}, most=10)
     split = loaded(tmp_path, form, "age,pressure\n61,120.5\n52,99\n")
-    assert split.train_y.tolist() == [[120.5], [99.0]]
+    assert split.train_y.tolist() == [[12.05], [9.9]]
+
+
+COUNTED = SamplesTable(columns=("a b", "c"), levels={"c": ("x", "y")}, target="t", most=10)
+RANGE = 2.0**23
+"""Largest mean or variance that a short message holds."""
+
+
+def table(values, targets=(1.0, 2.0, 3.0)):
+    return "a b,c,t\n" + "".join(f"{v!r},x,{t}\n" for v, t in zip(values, targets, strict=True))
+
+
+TOO = {
+    "large": (table([1.6e5, 3.6e5, 2.6e5]), '"a b" = 1e5'),
+    "far": (table([9e6, 9e6 + 4e3, 9e6 + 2e3]), '"a b" = 1e3'),
+    "small": (table([2e-4, 4e-4, 3e-4]), '"a b" = 1e-4'),
+    "large a target": (table([1, 2, 3], (3e4, 5e4, 7e4)), "t = 1e4"),
+    "small a target": (table([1, 2, 3], (3e-4, 1e-4, 2e-4)), "t = 1e-4"),
+    "large, and too small a target": (
+        table([1.6e5, 3.6e5, 2.6e5], (3e-4, 1e-4, 2e-4)),
+        '"a b" = 1e5, t = 1e-4',
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "units"), TOO.values(), ids=TOO)
+def test_a_column_in_a_unit_that_does_not_suit_it_is_refused_with_one_that_does(
+    tmp_path, content, units
+):
+    """The unit in the message is taken as it stands there, and the column is then of size one."""
+    site = 'train = "own.csv"\ntest = "own.csv"\n'
+    (tmp_path / "own.csv").write_text(content)
+    (tmp_path / "site.toml").write_text(site)
+
+    def load(form):
+        return load_site(tmp_path / "site.toml", form, 0, torch.float32, RANGE)
+
+    with pytest.raises(DataError, match="have all sites set samples") as refused:
+        load(COUNTED)
+    line = f"samples.units = {{ {units} }}"
+    assert line in str(refused.value)
+    found = tomllib.loads(line)["samples"]["units"]
+    form = SamplesTable(**{**dict(COUNTED), "units": found})
+    split = load(form)
+    if "a b" in found:
+        assert split.train_x[:, 0].tolist() == pytest.approx(
+            [float(line.split(",")[0]) / found["a b"] for line in content.splitlines()[1:]]
+        )
+
+
+def test_a_column_that_differs_too_little_for_the_models_precision_is_refused(tmp_path):
+    content = table([1.7e9, 1.7e9 + 1, 1.7e9 + 2])
+    with pytest.raises(DataError, match=r"too little for 64 bits: .* years since 2000; or mend"):
+        loaded(tmp_path, COUNTED, table([1e16, 1e16 + 8, 1e16]))
+    assert len(loaded(tmp_path, COUNTED, content).train_y) == 3
+
+
+@pytest.mark.parametrize("values", [[7.0, 7.0, 7.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+def test_a_column_that_is_the_same_for_all_or_nearly_is_no_error(tmp_path, values):
+    """A site may have nobody whom it tells apart."""
+    assert len(loaded(tmp_path, COUNTED, table(values)).train_y) == 3
+
+
+def test_arrays_of_another_size_are_refused_by_their_channel(tmp_path):
+    x = np.stack([np.arange(3.0), np.arange(3.0) * 1e-5], axis=1)
+    np.savez(tmp_path / "own.npz", x=x, y=np.zeros(3, int))
+    with pytest.raises(DataError, match=r"'x\[:, 1\]' goes .* arrays that are divided by 1e-5"):
+        loaded(tmp_path, ARRAYS, site='train = "own.npz"\ntest = "own.npz"\n')
+
+
+def test_units_are_of_columns_of_numbers_and_of_a_target_that_is_one():
+    with pytest.raises(ValueError, match=r"samples\.units: c, d is no column of numbers"):
+        SamplesTable(columns=("a", "c"), levels={"c": ("x", "y")}, units={"c": 1, "d": 1}, most=9)
+    with pytest.raises(ValueError, match=r"samples\.units: ill is no column of numbers"):
+        SamplesTable(columns=("a",), target="ill", classes=("x", "y"), units={"ill": 2}, most=9)
 
 
 NUMBERS = SamplesTable(shape=(2, 1), most=10)
@@ -268,3 +343,112 @@ def test_settings_that_do_not_go_with_own_data_are_refused(settings, why):
     with pytest.raises(ConfigError) as refused:
         load_config(None, ["exchange.encrypt=none", *settings])
     assert why in str(refused.value)
+
+
+BROKEN = {
+    "no Python": ("def f(:", ConfigError, "importing MODULE raised a SyntaxError in line 1"),
+    "an error": (
+        "raise RuntimeError('Smith')",
+        ConfigError,
+        "importing MODULE raised a RuntimeErr",
+    ),
+    "a key": ("import os; os.environ['DB of Smith']", ConfigError, "raised a KeyError: mend it"),
+    "an end": ("raise SystemExit('Smith')", ConfigError, "raised a SystemExit"),
+    "no package": ("import nowhere_at_all", ConfigError, "cannot be had (no module nowhere_at"),
+    "no such function": ("", ConfigError, "f is missing): name a function"),
+    "no function": ("f = 3", ConfigError, "f is a int): name a function"),
+    "it raises": ("def f(): raise ValueError('Smith')", DataError, "f: raised a ValueError"),
+    "it ends": ("def f(): raise SystemExit('Smith')", DataError, "f: raised a SystemExit"),
+    "sparse": ("def f(): return torch.ones(3, 2).to_sparse(), torch.zeros(3)", DataError, "dense"),
+    "without values": (
+        "def f(): return torch.ones(3, 2, device='meta'), torch.zeros(3)",
+        DataError,
+        "as dense arrays",
+    ),
+    "words": ("def f(): return [[1, 2]], ['Smith']", DataError, "as arrays of numbers"),
+    "large": ("def f(): return [[1, 2]], [10**400]", DataError, "as arrays of numbers"),
+}
+
+
+@pytest.mark.parametrize(("code", "error", "why"), BROKEN.values(), ids=BROKEN)
+def test_code_that_fails_is_refused_without_a_word_of_its_own(
+    tmp_path, monkeypatch, request, code, error, why
+):
+    module = f"broken_of_tests_{[*BROKEN].index(request.node.callspec.id)}"
+    (tmp_path / f"{module}.py").write_text(f"import torch; {code}" if "def" not in code else code)
+    if "torch" in code:
+        (tmp_path / f"{module}.py").write_text(f"import torch\n{code}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(error) as refused:
+        loaded(tmp_path, ARRAYS, site=f'train = "{module}:f"\n')
+    assert why.replace("MODULE", module) in str(refused.value)
+    assert "Smith" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "torch.ones(3, 2, requires_grad=True), torch.tensor([0, 1, 0])",
+        "torch.ones(3, 2), torch.tensor([0, 1, 0], dtype=torch.uint16)",
+        "torch.ones(3, 2), torch.tensor([0, 1, 0], dtype=torch.uint64)",
+        "torch.ones(3, 2, dtype=torch.uint16), torch.tensor([[0.0], [1.0], [0.0]])",
+        "[[1, 1], [1, 1], [1, 1]], [False, True, False]",
+    ],
+)
+def test_a_function_gives_arrays_of_any_numbers(tmp_path, monkeypatch, request, given):
+    module = f"numbers_of_tests_{abs(hash(request.node.callspec.id))}"
+    (tmp_path / f"{module}.py").write_text(f"import torch\ndef f(): return {given}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    site = f'train = "{module}:f"\ntest = "{module}:f"\n'
+    split = loaded(tmp_path, ARRAYS, site=site)
+    assert split.train_x.tolist() == [[1, 1]] * 3
+    assert split.train_y.tolist() == [0, 1, 0]
+
+
+def stored(folder, columns):
+    """The samples of a site whose Parquet file has these columns, beside those of `GOOD`."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet  # noqa: PLC0415
+
+    good = {"age": [61, 52, 40], "smokes": ["no", "yes", None], "pressure": [120.5, None, 99.0]}
+    table = pyarrow.table({**good, "ill": ["yes", "no", "no"], **columns(pyarrow)})
+    parquet.write_table(table, folder / "own.parquet")
+    return loaded(folder, site='train = "own.parquet"\ntest = "own.parquet"\n')
+
+
+@pytest.mark.parametrize(
+    "kind", ["timestamp('ns')", "time64('ns')", "duration('ns')", "date32()", "binary()"]
+)
+def test_a_parquet_column_of_neither_numbers_nor_text_is_refused(tmp_path, kind):
+    def columns(pyarrow):
+        of = eval(f"pyarrow.{kind}", {"pyarrow": pyarrow})
+        values = [b"\xff"] * 3 if "binary" in kind else [10**9 + 1] * 3
+        if "date32" in kind:
+            values = [10**6] * 3
+        return {"age": pyarrow.array(values, type=of)}
+
+    with pytest.raises(DataError, match="column 'age'"):
+        stored(tmp_path, columns)
+
+
+def test_a_parquet_file_of_text_that_is_none_is_refused(tmp_path):
+    def columns(pyarrow):
+        bad = pyarrow.array([b"yes", b"\xff", b"no"], type=pyarrow.binary())
+        return {"ill": bad.view(pyarrow.string())}
+
+    with pytest.raises(DataError, match="column 'ill' is of string, and a value of it is neither"):
+        stored(tmp_path, columns)
+
+
+def test_whole_numbers_beside_missing_ones_are_levels_as_they_are_written(tmp_path):
+    """Where some are missing, columns of integers are stored as floats."""
+    form = SamplesTable(
+        columns=("k",), levels={"k": ("0", "1")}, missing=("k",), target="n", most=9
+    )
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet  # noqa: PLC0415
+
+    table = pyarrow.table({"k": [0.0, 1.0, float("nan")], "n": [1.0, 2.5, 3.0]})
+    parquet.write_table(table, tmp_path / "own.parquet")
+    split = loaded(tmp_path, form, site='train = "own.parquet"\ntest = "own.parquet"\n')
+    assert split.train_x.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]

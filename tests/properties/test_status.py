@@ -15,11 +15,13 @@ from click.testing import CliRunner
 from processes import Site
 
 import securefl
-from securefl.federation.incidents import Incident
-from securefl.runs.folder_reader import INCIDENTS, MODEL, TRAFFIC
+from securefl.federation.incidents import PASSED, Incident
+from securefl.runs.folder_reader import INCIDENTS, MODEL, SELECTIONS, TRAFFIC, read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.status import status_of
+from securefl.selection.participation import RoundParticipants
 from securefl_cli.main import main
+from securefl_cli.passed_rounds import passed_rounds
 
 
 def told(folder, *more):
@@ -101,6 +103,44 @@ def test_what_a_peer_has_said_is_shown_as_text(simulated):
     done = told(folder)
     assert r"Missing: eve: late\n\x1b[2JRound 9 of 9" in done.stdout.splitlines()
     assert status_of(folder).missing == {"eve": reason}
+
+
+def passed(folder, rounds, why="the round passes: bob was lost"):
+    """Have these rounds of a folder be such that nobody counted in."""
+    clients = ("client-1", "client-2")
+    rows = [RoundParticipants(n, {}, clients, uncounted=clients) for n in rounds]
+    (folder / SELECTIONS).write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
+    incidents = [asdict(Incident(n, PASSED, c, f"{c}: {why}")) for n in rounds for c in clients]
+    (folder / INCIDENTS).write_text("".join(json.dumps(row) + "\n" for row in incidents))
+
+
+def test_a_round_in_which_nobody_counted_is_told(simulated):
+    """Who was there is not missing."""
+    folder, _ = simulated
+    passed(folder, [2])
+    found = status_of(folder)
+    assert found.missing == {}
+    assert set(found.uncounted) == {"client-1", "client-2"}
+    assert found.passed == 1
+    lines = told(folder).stdout.splitlines()
+    assert "Did not count: client-1: the round passes: bob was lost" in lines
+    assert "No contribution counted in 1 of 2 rounds, which left the model as it was" in lines
+    assert not any(line.startswith("Missing") for line in lines)
+
+
+def test_a_run_says_who_did_not_count_and_why(simulated):
+    """And that nothing was trained, where nobody counted in any round."""
+    folder, _ = simulated
+    assert passed_rounds(read_run(folder)) == ""
+    passed(folder, [2])
+    assert passed_rounds(read_run(folder)).startswith(
+        "in 1 of 2 rounds no contribution counted, and the model stayed as it was (client-1: the "
+        "round passes: bob was lost; client-2: the round passes"
+    )
+    assert not read_run(folder).all_passed
+    passed(folder, [1, 2])
+    assert read_run(folder).all_passed
+    assert passed_rounds(read_run(folder)).endswith("nothing was trained")
 
 
 def test_a_run_that_has_not_begun_and_a_folder_that_is_none(tmp_path):
