@@ -46,7 +46,7 @@ class Liar:
             link.close()
 
     def hears(self, received):
-        kinds = {Frame.ROUND: bodies.RoundBegins, Frame.QUESTION: bodies.Question}
+        kinds = {Frame.ROUND: bodies.RoundBegins, Frame.QUESTION: bodies.QuestionBody}
         if received.frame is Frame.WELCOME:
             welcome = bodies.parsed(bodies.Welcome, received.body, "server")
             self.run_id, self.job_id = welcome.run, welcome.job

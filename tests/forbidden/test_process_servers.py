@@ -64,7 +64,7 @@ def question(name, number=1, state=first_state, **changes):
     head = {"round": number, "name": name, "unit": 1.0, "since": 0, "whole": True} | changes
 
     def made(process):
-        return Frame.QUESTION, with_state(bodies.Question(**head), state(process))
+        return Frame.QUESTION, with_state(bodies.QuestionBody(**head), state(process))
 
     return made
 

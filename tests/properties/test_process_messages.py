@@ -58,7 +58,7 @@ BODIES = [
     bodies.News(bundles={"client": "{}", "server": "{}"}),
     bodies.Welcome(run=RUN, job=RUN),
     bodies.RoundBegins(round=7, times=2, since=6, whole=True),
-    bodies.Question(round=7, name="selection/loss", unit=0.5, since=6, whole=False),
+    bodies.QuestionBody(round=7, name="selection/loss", unit=0.5, since=6, whole=False),
     bodies.Reason(reason="näh", round=7),
     bodies.Refusal(too_few=True, reason="two"),
     SIGNED,
@@ -204,7 +204,7 @@ def test_changed_models_are_parsed_with_the_same_layout_or_refused(known):
 
 HEADS = [
     bodies.RoundBegins(round=7, since=6, whole=True),
-    bodies.Question(round=7, name="selection/loss", unit=0.5, since=6, whole=True),
+    bodies.QuestionBody(round=7, name="selection/loss", unit=0.5, since=6, whole=True),
 ]
 
 
@@ -232,7 +232,7 @@ def test_a_request_whose_head_is_of_another_length_is_refused(length):
 @pytest.mark.parametrize("content", [b"", b"\1", b"\1\0\0", bytes(4)], ids=len)
 def test_a_request_too_short_for_a_head_is_refused(content):
     with pytest.raises(PeerError, match="bad Question"):
-        bodies.apart(bodies.Question, content, "server")
+        bodies.apart(bodies.QuestionBody, content, "server")
 
 
 PATHS = [
