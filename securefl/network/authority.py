@@ -241,7 +241,7 @@ class AuthorityProcess:
                 self._say(Warned(f"{error}; calling again"))
             finally:
                 self.monitor.server = ""
-                link.close()
+                await link.finish()
             await asyncio.sleep(PAUSE_S)
 
     async def answer(self, link: Link) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from securefl.network import stream
 from securefl.network.frames import Link
 from securefl.network.identity import NONCE_BYTES, Challenge, ProcessIdentity, host_of
 from securefl.network.refusals import Refusals, SentHome, part
+from securefl.network.resumable import HEAD_BYTES, Connections, Resumable
 from securefl.network.stream import CallersStream, Chunks, Stream
 from securefl.network.trust import Role, Trust
 
@@ -81,7 +82,26 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def called(self, identity: ProcessIdentity, trust: Trust, role: Role) -> Link:
-        """Connect: see `Destination.called`."""
+        """Connect, see `Destination.called`; after a cut the same peer is called again."""
+        end = Resumable()
+        call, name, certificate = await self._reached(end, identity, trust, role)
+
+        async def again() -> Stream:
+            try:
+                return (await self._reached(end, identity, trust, role))[0]
+            except NobodyAnswers as error:
+                raise PeerError(str(error)) from error
+
+        end.keep_up(call, again)
+        return Link(name, end, certificate)
+
+    async def _reached(
+        self, end: Resumable, identity: ProcessIdentity, trust: Trust, role: Role
+    ) -> tuple[Stream, str, x509.Certificate]:
+        """Return a stream to a peer that has proved that it has that role, and is where `end` is.
+
+        With it, the peer's name and certificate.
+        """
         credentials = grpc.ssl_channel_credentials(
             identity.ca_pem, identity.transport_key_pem(), identity.transport_pem
         )
@@ -92,19 +112,29 @@ class Address:
         try:
             proof = await _answered(call, challenge.nonce)
             name, certificate = challenge.check(proof, trust, role)
+            end.introduce(call, certificate, await _answered(call, end.place))
         except BaseException:
             call.close()
             raise
-        return Link(name, call, certificate)
+        return call, name, certificate
 
     async def opened(self, door: Door, most: int) -> tuple[str, Callable[[], Awaitable[None]]]:
         """Open the entrance: see `Entrance.opened`."""
+        connections = Connections(door.serves, door.admitted, door.note)
 
         async def arrived(_: object, context: Any) -> None:
-            end = Stream(context)
-            await door.arrived(end, _greeted(door.identity, context, end))
+            stream = Stream(context)
+            with door.refusing(STRANGER):
+                try:
+                    async with asyncio.timeout(HANDSHAKE_S):
+                        certificate = await _greeted(door.identity, context, stream)
+                        place = await stream.read()
+                    await connections.arrived(stream, certificate, place)
+                finally:
+                    stream.close()
 
         async def stop() -> None:
+            await connections.stop()
             with suppress(grpc.aio.BaseError):  # it says so where it has stopped by itself
                 await server.stop(stream.FINISH_S)
 
@@ -122,8 +152,8 @@ def _options() -> list[tuple[str, Any]]:
     """Return gRPC's options for both ends: small messages, and pings as often as needed."""
     beat, silent = int(1000 * stream.BEAT_S), int(1000 * stream.SILENT_S)
     return [
-        ("grpc.max_receive_message_length", stream.CHUNK_BYTES),
-        ("grpc.max_send_message_length", stream.CHUNK_BYTES),
+        ("grpc.max_receive_message_length", stream.CHUNK_BYTES + HEAD_BYTES),
+        ("grpc.max_send_message_length", stream.CHUNK_BYTES + HEAD_BYTES),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", stream.WINDOW_BYTES),
         ("grpc.keepalive_time_ms", beat),
@@ -166,11 +196,11 @@ async def connected(
             raise PeerError(f"{to}: {error}") from error
 
 
-async def _answered(call: CallersStream, nonce: bytes) -> bytes:
-    """Return what the listener answers first."""
+async def _answered(call: CallersStream, said: bytes) -> bytes:
+    """Return what the listener answers first to a number of the caller's, or to its place."""
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            await call.write(nonce)
+            await call.write(said)
             return await call.read()
     except TimeoutError:
         raise NobodyAnswers(f"nothing came within {HANDSHAKE_S:g} s") from None
@@ -219,20 +249,34 @@ class Door:
 
     async def arrived(self, end: Chunks, greeted: Awaitable[x509.Certificate]) -> None:
         """Serve a caller, `greeted` by its transport certificate, until one end has hung up."""
-        caller = STRANGER
+        with self.refusing(STRANGER):
+            try:
+                async with asyncio.timeout(HANDSHAKE_S):
+                    certificate = await greeted
+                await self.serves(end, certificate)
+            finally:
+                end.close()
+
+    async def serves(self, end: Chunks, certificate: x509.Certificate) -> None:
+        """Serve a caller with that transport certificate, until one end has hung up."""
+        caller = certificate.subject.rfc4514_string()
+        with self.refusing(caller):
+            try:
+                await self._heard(Link("a peer", end, certificate), end, caller)
+            finally:
+                end.close()
+
+    @contextmanager
+    def refusing(self, caller: str) -> Iterator[None]:
+        """Say why a caller is refused within."""
         try:
-            async with asyncio.timeout(HANDSHAKE_S):
-                link = Link("a peer", end, await greeted)
-            caller = link.certificate.subject.rfc4514_string()
-            await self._heard(link, end, caller)
+            yield
         except TimeoutError:
             self._refusals.refuse(caller, "a peer that says nothing")
         except SecureFLError as error:
             self._refusals.refuse(caller, str(error))
         except asyncio.CancelledError:  # the caller is gone; gRPC prints what is raised here
             pass
-        finally:
-            end.close()
 
     async def _heard(self, link: Link, end: Chunks, caller: str) -> None:
         try:
@@ -257,6 +301,10 @@ class Door:
             await self.serve(link)
         finally:
             self._placed[name] -= 1
+
+    def note(self, caller: str, line: str) -> None:
+        """Say a line on a caller, of whom a few are said."""
+        self._refusals.note(caller, line)
 
     def shut(self, reason: str) -> None:
         """Let nobody in any more, and tell why; the connections that there are go on."""

@@ -34,10 +34,14 @@ class Refusals:
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     _of: dict[str, _OfOne] = field(default_factory=dict)
-    """Refusals of each caller: as many as there are certificates, and strangers as one."""
+    """Lines on each caller: as many as there are certificates, and strangers as one."""
 
     def refuse(self, caller: str, why: str) -> None:
         """Say that a caller is refused, or count it."""
+        self.note(caller, f"Refused: {why}")
+
+    def note(self, caller: str, line: str) -> None:
+        """Say a line on a caller, or count it."""
         now = self.clock()
         of = self._of.get(caller)
         unsaid = 0
@@ -47,7 +51,6 @@ class Refusals:
         of.n += 1
         if of.n > MOST_LINES:
             return
-        line = f"Refused: {why}"
         if unsaid:
             line += f" (and {unsaid} times more before)"
         if of.n == MOST_LINES:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Protocol
 
 import grpc
@@ -134,10 +133,6 @@ class Stream(ReadAhead):
         self._gone.set()
         self._reading.cancel()
 
-    async def finish(self) -> None:
-        """Finish, see `Chunks.finish`: gRPC sends what was written before the end."""
-        self.close()
-
 
 class CallersStream(Stream):
     """End of whoever has called."""
@@ -153,15 +148,6 @@ class CallersStream(Stream):
         if self._closing is None:
             self._rpc.cancel()
             self._closing = asyncio.ensure_future(self._channel.close())
-
-    async def finish(self) -> None:
-        """Finish, see `Chunks.finish`: the listener ends the call, or time does."""
-        if not self.over:
-            with suppress(grpc.RpcError, TimeoutError, *_ENDED):
-                async with asyncio.timeout(FINISH_S):
-                    await self._rpc.done_writing()
-                    await self.gone()
-        self.close()
 
 
 def why_lost(error: grpc.RpcError) -> str:

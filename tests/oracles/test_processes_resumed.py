@@ -378,7 +378,12 @@ def test_a_reproducible_run_may_wait_for_all_as_long_as_it_takes(job, monkeypatc
         if line == "carol: round 2 counts":
             raise PeerError("hub: has closed the connection")
 
-    loop.clients["carol"].say = loses_her_connection
+    def notices_it(line):
+        say(line)
+        while line.startswith("Round 2/") and loop.server.monitor.connected() == len(NAMES):
+            time.sleep(0.01)
+
+    loop.clients["carol"].say, loop.server.say = loses_her_connection, notices_it
     loop.run()
     assert loop.has_said("Round [34] waits as long as it takes for all clients; away: carol")
     assert ended_alike(here)
