@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -58,19 +59,23 @@ class SamplesTable(Table):
                 "pictures: give one of the two"
             )
         named = (*self.columns, self.target)
-        if len({*named}) != len(named):
-            raise ValueError("samples.columns and samples.target: name each column once")
+        if twice := _twice(named):
+            raise ValueError(
+                f"samples.columns and samples.target: {twice} twice; name each column once"
+            )
         for key, of in (("levels", self.levels), ("missing", self.missing)):
             if unknown := sorted({*of} - {*self.columns}):
                 raise ValueError(
                     f"samples.{key}: {', '.join(unknown)} is not in samples.columns: add it there"
                 )
-        for column, words in (*self.levels.items(), ("classes", self.classes)):
-            if len({*words}) != len(words):
-                raise ValueError(f"samples: {column} has a value twice: name each once")
+        levels = {f"levels.{column}": words for column, words in self.levels.items()}
+        for key, words in {**levels, "classes": self.classes}.items():
+            if twice := _twice(words):
+                raise ValueError(f"samples.{key}: {twice} twice; name it once")
         if len(self.classes) == 1:
             raise ValueError(
-                "samples.classes has one class: name two at least, or none for numbers"
+                f"samples.classes = {list(self.classes)} is one class: name two at least, or none "
+                "for numbers"
             )
         return self
 
@@ -86,3 +91,7 @@ class SamplesTable(Table):
     def n_outputs(self) -> int:
         """Number of the model's outputs."""
         return len(self.classes) or 1
+
+
+def _twice(words: tuple[str, ...]) -> str:
+    return ", ".join(sorted(word for word, n in Counter(words).items() if n > 1))
