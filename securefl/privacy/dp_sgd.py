@@ -87,6 +87,8 @@ class _PrivateGradients:
     randomness: Randomness
     clipped: ClippedGradients
     clip: float
+    spent: bool = False
+    """The gradient that this step costs is taken."""
     device: torch.device = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +101,13 @@ class _PrivateGradients:
                 "the solver adds a term of its own to the loss, whose gradient no clip bounds: "
                 'use another with DP-SGD, solver.name = "sgd" for example'
             )
+        if self.spent:
+            raise ConfigError(
+                "the solver takes two gradients in a step, and DP-SGD counts the noise of one: use "
+                'another with privacy.level = "record"; one of your own says so by a reason in '
+                "its class's second_gradient"
+            )
+        self.spent = True
         step, x_y = self.step, self._sample()
         with around(), seeded_layers(self.device, self.randomness.layer_seed()):
             found = self.clipped.sum_of(*x_y, self.clip)
@@ -127,6 +136,7 @@ class _Session:
     private: _PrivateGradients
 
     def gradients(self, around: StepContext) -> None:
+        self.private.spent = False
         self.session.gradients(around)
 
     def end(self) -> End:

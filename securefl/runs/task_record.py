@@ -104,6 +104,12 @@ def require_same_task(folder: Path, task: Task, config: Config, *, weights: bool
         ConfigError: a part differs; the message names it.
         RunFolderError: the record is damaged.
     """
+    if task.choices and config.with_choices(task.choices) != config:
+        raise ConfigError(
+            f"{folder}: the task's choices are other than this run's, "
+            f"{', '.join(map(repr, config.choices)):.500}: give those that the run began with, or "
+            "none"
+        )
     path = folder / TASK
     if not path.is_file():
         return

@@ -17,7 +17,7 @@ from pydantic import Field
 from securefl.errors import ConfigError
 from securefl.settings.choice import Axis, Choice
 from securefl.settings.table import Count
-from securefl.types import Freeze
+from securefl.types import PROFILE, Freeze
 
 if TYPE_CHECKING:
     from securefl.settings.tables import Config
@@ -153,6 +153,7 @@ class SelectorChoice(Choice):
     """Goes by profiles of the model on clients' data, if its keys do not say otherwise."""
     asks: ClassVar[tuple[str, ...]] = ()
     told: ClassVar[str] = ""
+    """The answers' name in messages, where clients tell numbers in the clear."""
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -162,12 +163,12 @@ class SelectorChoice(Choice):
     @property
     def tells(self) -> str:
         """Numbers that clients tell the server in the clear, in words; empty for none."""
-        return self.told
+        return self.told or ", ".join(name for name in self.asked if name != PROFILE)
 
     @property
     def asks_for_profiles(self) -> bool:
         """True where clients send profiles of the model on their data."""
-        return False
+        return PROFILE in self.asked
 
     @property
     def counts_all(self) -> bool:
@@ -296,6 +297,7 @@ NORMALISATIONS = Axis(
     NormalisationChoice,
     "fedtan",
     _homes("algorithms.normalisation", "fedtan", "fixbn", "averaged_bn", "client_bn", "static_bn"),
+    "securefl.Normalisation",
 )
 SOLVERS = Axis(
     "solver",
@@ -305,18 +307,27 @@ SOLVERS = Axis(
         "algorithms.solvers",
         *("sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per_fedavg"),
     ),
+    "securefl.Solver",
 )
 SERVERS = Axis(
     "server",
     ServerChoice,
     "average",
     _homes("algorithms.servers", "average", "momentum", "adaptive", "fednova"),
+    "securefl.ServerOptimiser",
 )
 SELECTORS = Axis(
     "selection",
     SelectorChoice,
     "all",
     _homes("selection", "everybody", "uniform", "data_share", "fedprof", "afl", "cfcfm"),
+    "securefl.Selector",
 )
-REFINEMENTS = Axis("fnr", FnrChoice, "none", _homes("algorithms", "refinements"))
+REFINEMENTS = Axis(
+    "fnr",
+    FnrChoice,
+    "none",
+    _homes("algorithms", "refinements"),
+    "securefl.settings.axes.FnrChoice",
+)
 AXES = (NORMALISATIONS, SOLVERS, SERVERS, SELECTORS, REFINEMENTS)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import isabstract
 from typing import Any, Generic, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
@@ -32,6 +33,14 @@ class Choice(Table):
 
     name: str = Field(default="", max_length=200)
     """A choice of your own may leave it out: `module:Class` then."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_given: Any) -> None:
+        """Leave out the name where it is a parent's: a class of its own is another choice."""
+        parents = [base for base in cls.__mro__[1:] if issubclass(base, Choice)]
+        if named(cls) in map(named, parents) and named(cls):
+            cls.model_fields["name"] = Choice.model_fields["name"]
+            cls.model_rebuild(force=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -62,6 +71,8 @@ class Axis(Generic[Kind]):
     default: str
     homes: tuple[str, ...]
     """Modules that declare SecureFL's own, in the order in which they are listed."""
+    open_base: str
+    """Class that a choice of a user's own derives from."""
 
     @property
     def group(self) -> str:
@@ -149,12 +160,17 @@ class Axis(Generic[Kind]):
                 f"{error!s:.200}): install the module here, put its folder into PYTHONPATH, or "
                 "mend it"
             ) from error
-        if isinstance(found, type) and issubclass(found, self.base):
-            return found
-        raise ValueError(
-            f'{self.table}.name = "{name}": is no {self.base.__name__}: derive its class from '
-            f"securefl.{self.base.__name__}"
-        )
+        if not (isinstance(found, type) and issubclass(found, self.base)):
+            raise ValueError(  # noqa: TRY004  (pydantic collects these alone)
+                f'{self.table}.name = "{name}": is none that this table takes: derive its class '
+                f"from {self.open_base}"
+            )
+        if isabstract(found):
+            raise ValueError(
+                f'{self.table}.name = "{name}": the class lacks '
+                f"{', '.join(sorted(found.__abstractmethods__))}: define what {self.open_base} asks"
+            )
+        return found
 
     def _read(self, kind: type[Kind], name: str, given: dict[str, Any]) -> dict[str, Any]:
         """Return what the choice reads; what only others read may stand at their default."""

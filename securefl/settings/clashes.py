@@ -47,7 +47,7 @@ def reasons_against(config: Config) -> Iterator[str]:
     if config.data.names and (config.sites.quorum or 0) > len(config.data.names):
         yield (
             f"sites.quorum = {config.sites.quorum}: there are {len(config.data.names)} clients "
-            "(data.names), so no round would ever begin"
+            "(data.names), so no round would ever begin; have a smaller one, or leave it out"
         )
     yield from reasons_against_privacy(config)
     if config.algorithm.alone:

@@ -51,8 +51,12 @@ def _explained(model: type[BaseModel], error: Any, within: Sequence[str]) -> str
         return f"{'.'.join(place[:-1])}: no such key; known here: {error['ctx']['expected']}"
     if error["type"] == "value_error":
         return f"{error['ctx']['error']}"
-    if error["type"] == "model_type":
-        return f"{key} is a table: write {key}.key = value"
+    said = {
+        "missing": f"{key}: is missing, and has no default: write {key} = value",
+        "model_type": f"{key} is a table: write {key}.key = value",
+    }
+    if error["type"] in said:
+        return said[error["type"]]
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
         return f"{key} = {shown(error['input'])}: must be text, write it in quotes"
     return f"{key} = {shown(error['input'])}: {error['msg'].lower()}"

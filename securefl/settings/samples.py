@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -63,8 +64,10 @@ class SamplesTable(Table):
                 "pictures: give one of the two"
             )
         named = (*self.columns, self.target)
-        if len({*named}) != len(named):
-            raise ValueError("samples.columns and samples.target: name each column once")
+        if twice := _twice(named):
+            raise ValueError(
+                f"samples.columns and samples.target: {twice} twice; name each column once"
+            )
         for key, of in (("levels", self.levels), ("missing", self.missing)):
             if unknown := sorted({*of} - {*self.columns}):
                 raise ValueError(
@@ -81,7 +84,8 @@ class SamplesTable(Table):
                 raise ValueError(f"samples: {column} has a value twice: name each once")
         if len(self.classes) == 1:
             raise ValueError(
-                "samples.classes has one class: name two at least, or none for numbers"
+                f"samples.classes = {list(self.classes)} is one class: name two at least, or none "
+                "for numbers"
             )
         return self
 
@@ -113,3 +117,7 @@ class SamplesTable(Table):
     def n_outputs(self) -> int:
         """Number of the model's outputs."""
         return len(self.classes) or 1
+
+
+def _twice(words: tuple[str, ...]) -> str:
+    return ", ".join(sorted(word for word, n in Counter(words).items() if n > 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from securefl.settings.reasons import shown
 from securefl.settings.table import Table
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
     """Yield why `[samples]` does not go with other settings."""
     for key in _said(config.data, but={"names"}):
         yield (
-            f"data.{key} with [samples]: sites bring their own data; leave everything but "
-            "data.names out of [data]"
+            f"data.{key} = {shown(getattr(config.data, key))} with [samples]: sites bring their "
+            "own data; leave everything but data.names out of [data]"
         )
     if not config.data.names:
         yield "[samples] without data.names: name the sites as their certificates do"
@@ -27,8 +28,8 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
         )
     for key in _said(config.model, but={"name", "dtype"}) if ":" in config.model.name else ():
         yield (
-            f'model.{key} with model.name = "{config.model.name}": it is of our own models; leave '
-            "it out"
+            f"model.{key} = {shown(getattr(config.model, key))} with model.name = "
+            f'"{config.model.name}": it is of our own models; leave it out'
         )
     form, fnr = config.samples, config.fnr
     if form and form.public and not public_reader(config):

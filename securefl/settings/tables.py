@@ -142,7 +142,7 @@ class ModelTable(Table):
         if self.groups != default and self.norm not in {"group", "group-ws"}:
             raise ValueError(
                 f'model.groups = {self.groups} goes with model.norm = "group" or "group-ws" '
-                f'alone, not with "{self.norm}"'
+                f'alone, not with "{self.norm}": set that, or leave model.groups out'
             )
         return self
 

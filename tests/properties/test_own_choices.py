@@ -1,0 +1,532 @@
+"""A stranger's solver, normalisation, server optimiser and selector, in a module of their own."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+from itertools import count
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import securefl
+from securefl.algorithms.solvers.fedprox import FedProx
+from securefl.errors import ConfigError
+from securefl.privacy.events import WithoutPrivacy
+from securefl.runs.folder_reader import read_config
+from securefl.settings import choice
+from securefl_cli.main import main
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+SOLVER = '''
+"""FedProx, as its paper has it."""
+from dataclasses import dataclass
+
+import securefl
+from securefl.algorithms.solvers.solver import End, trained
+
+
+class Proximal(securefl.Solver):
+    mu: float = 0.01
+    elementwise = True
+
+    def begin(self, start):
+        return Round(start, self.mu)
+
+
+@dataclass
+class Round:
+    start: object
+    mu: float
+
+    def gradients(self, around):
+        self.start.backward(around)
+        moved = self.start.moved()
+        for name, gradient in self.start.gradients():
+            gradient.add_(moved[name], alpha=self.mu)
+
+    def end(self):
+        return End(trained(self.start), {}, {})
+'''
+NORMALISATION = '''
+import securefl
+from securefl.algorithms.normalisation.policy import RoundNorm
+from securefl.norms.find import batch_norm_layers
+
+
+class LastLayerLocal(securefl.Normalisation):
+    """Each client keeps its last BN layer."""
+
+    def build(self, rounds):
+        return local
+
+
+def local(state, model):
+    *_, last = batch_norm_layers(model)
+    names = [n for n, _ in model.named_parameters()] + [n for n, _ in model.named_buffers()]
+    return RoundNorm(local=frozenset(n for n in names if n.startswith(f"{last}.")))
+'''
+SERVER = """
+import securefl
+
+
+class Momentum(securefl.ServerOptimiser):
+    lr: float = 0.1
+    beta: float = 0.9
+
+    def init(self, parameters):
+        return {name: value.new_zeros(value.shape) for name, value in parameters.items()}
+
+    def step(self, averaged, kept):
+        moving = {n: self.beta * kept[n] + move for n, move in averaged.moves().items()}
+        model = {name: averaged.last[name] + self.lr * v for name, v in moving.items()}
+        return model, {**kept, **moving}
+"""
+SELECTOR = '''
+import securefl
+
+
+class Turns(securefl.Selector):
+    """The clients that have waited longest."""
+
+    n: int = 3
+
+    def n_selected(self, n_clients):
+        return min(self.n, n_clients)
+
+    def select(self, standing, n, rng):
+        waited = standing.rounds_waited
+        chosen = sorted(standing.clients, key=lambda client: -waited.get(client, 0))[:n]
+        return tuple(client for client in standing.clients if client in chosen)
+'''
+BASE = (
+    "run.rounds=3",
+    "algorithm.name=fedavg",
+    "algorithm.local_steps=3",
+    "train.batch_size=4",
+    "train.lr=0.1",
+    "exchange.encrypt=none",
+)
+NUMBERS = count()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_allowed_yet(monkeypatch):
+    monkeypatch.setattr(choice, "_ALLOWED", set())
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("strange_"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a module that nobody has loaded, and return its name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(text):
+        name = f"strange_{next(NUMBERS)}"
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    return write
+
+
+def task(n_clients=4, **changes):
+    rng = torch.Generator().manual_seed(1)
+    sets = [(torch.randn(16, 4, generator=rng), torch.arange(16) % 3) for _ in range(n_clients + 1)]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)]
+    return securefl.Task(nn.Sequential(*layers), sets[:n_clients], sets[-1], **changes)
+
+
+def run(*settings, job=None, **given):
+    return securefl.run(securefl.load_config(None, [*BASE, *settings]), job or task(), **given)
+
+
+def same(one, other):
+    """The models have the same bits, and the rounds the same scores."""
+    ours, theirs = one.model.state_dict(), other.model.state_dict()
+    assert [m.score for m in one.metrics] == [m.score for m in other.metrics]
+    return all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def loaded(module, text, name):
+    """The class of a module that is imported."""
+    return getattr(importlib.import_module(module(text)), name)
+
+
+BUILT_IN = "solver.name=fedprox", "solver.mu=0.5"
+
+
+# --- ways to name it ---
+
+
+def test_a_solver_named_in_settings_equals_the_built_in_one(module):
+    own = run(f"solver.name={module(SOLVER)}:Proximal", "solver.mu=0.5")
+    assert same(own, run(*BUILT_IN))
+    assert not same(own, run("solver.name=sgd"))
+
+
+def test_a_file_that_names_code_is_refused_until_it_is_allowed(module, tmp_path):
+    """The message has the way out, which is followed here word for word."""
+    name = f"{module(SOLVER)}:Proximal"
+    path = tmp_path / "job.toml"
+    path.write_text(f'[solver]\nname = "{name}"\nmu = 0.5\n')
+    with pytest.raises(ConfigError) as refused:
+        securefl.load_config(path, BASE)
+    assert f'solver.name = "{name}" is code of this installation' in str(refused.value)
+    assert name.partition(":")[0] not in sys.modules
+    assert f"securefl --code {name}" in str(refused.value)
+    (way_out,) = re.findall(r"in Python with securefl\.allow_code\('(.*)'\)", str(refused.value))
+    securefl.allow_code(way_out)
+    allowed = securefl.load_config(path, BASE)
+    assert same(securefl.run(allowed, task()), run(*BUILT_IN))
+
+
+def test_the_command_line_allows_code_that_a_file_names(module, tmp_path):
+    """Of all commands; a run that is resumed needs it as the file does."""
+    name = f"{module(SOLVER)}:Proximal"
+    path, out = tmp_path / "job.toml", tmp_path / "out"
+    path.write_text(f'[solver]\nname = "{name}"\n[algorithm]\nlocal_steps = 1\n[run]\nrounds = 1\n')
+    command = ["run", str(path), "--encrypt", "none", "--out", str(out)]
+    refused = CliRunner().invoke(main, command)
+    assert refused.exit_code == 2
+    assert f"securefl --code {name}" in refused.output.replace("\n", " ")
+    assert not out.exists()
+    done = CliRunner().invoke(main, ["--code", name, *command])
+    assert done.exit_code == 0, done.output
+    assert read_config(out).solver.name == name
+    del sys.modules[name.partition(":")[0]]
+    choice._ALLOWED.clear()
+    with pytest.raises(ConfigError, match="is code of this installation"):
+        read_config(out)
+
+
+def test_an_option_that_names_code_is_the_users_own_word(module, tmp_path):
+    name = f"{module(SOLVER)}:Proximal"
+    few = ["--rounds", "1", "--encrypt", "none", "--set", "algorithm.local_steps=1"]
+    done = CliRunner().invoke(main, ["run", "--solver", name, *few, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+
+
+def register(monkeypatch, group, **points):
+    """Have entry points of an installed package, and none else."""
+    found = [importlib.metadata.EntryPoint(n, value, group) for n, value in points.items()]
+    monkeypatch.setattr(
+        choice, "entry_points", lambda group: [point for point in found if point.group == group]
+    )
+
+
+def test_an_entry_point_gives_it_a_short_name(module, monkeypatch, tmp_path):
+    """Whoever installs a package allows it: a file may name it."""
+    register(monkeypatch, "securefl.solver", proximal=f"{module(SOLVER)}:Proximal")
+    path = tmp_path / "job.toml"
+    path.write_text('[solver]\nname = "proximal"\nmu = 0.5\n')
+    config = securefl.load_config(path, BASE)
+    assert config.solver.name == "proximal"
+    assert same(securefl.run(config, task()), run(*BUILT_IN))
+    with pytest.raises(ConfigError, match=r"solver\.name = 'proximla': did you mean proximal\?"):
+        securefl.load_config(None, ["solver.name=proximla"])
+
+
+def test_an_entry_point_replaces_no_choice_of_ours(module, monkeypatch):
+    register(monkeypatch, "securefl.solver", fedprox=f"{module(SOLVER)}:Proximal")
+    assert type(securefl.load_config(None, ["solver.name=fedprox"]).solver) is FedProx
+
+
+def test_another_name_loads_no_entry_point(module, monkeypatch):
+    name = module("raise RuntimeError('loaded')")
+    register(monkeypatch, "securefl.solver", broken=f"{name}:Proximal")
+    with pytest.raises(ConfigError, match=r"must be sgd, .*, broken, or MODULE:CLASS"):
+        securefl.load_config(None, ["solver.name=nothing-like-it"])
+    assert name not in sys.modules
+
+
+def test_a_task_takes_it_as_an_object(module):
+    proximal = loaded(module, SOLVER, "Proximal")
+    own = run(job=task(choices=[proximal(mu=0.5)]))
+    assert same(own, run(*BUILT_IN))
+
+
+def test_a_task_takes_one_on_each_axis(module):
+    proximal = loaded(module, SOLVER, "Proximal")
+    for wrong in ([proximal(), proximal()], [object()]):
+        with pytest.raises(ConfigError, match="give one Normalisation, Solver, ServerOptimiser or"):
+            run(job=task(choices=wrong))
+
+
+def test_a_tasks_choice_goes_with_the_settings_or_is_refused(module):
+    """The rules between settings are asked of it, too."""
+
+    class Server(loaded(module, SERVER, "Momentum")):
+        pass
+
+    with pytest.raises(ConfigError, match=r'solver\.name = "feddyn" with server\.name = "'):
+        run("solver.name=feddyn", job=task(choices=[Server()]))
+
+
+# --- what it may be combined with ---
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "sequential"])
+def test_it_is_stacked_where_it_says_so(module, engine):
+    name = f"solver.name={module(SOLVER)}:Proximal"
+    started = []
+    own = run(name, "solver.mu=0.5", f"run.engine={engine}", on_start=started.append)
+    assert same(own, run(*BUILT_IN, f"run.engine={engine}"))
+    assert started[0].startswith(engine)
+
+
+def test_auto_stacks_it(module):
+    started = []
+    run(f"solver.name={module(SOLVER)}:Proximal", on_start=started.append)
+    assert started[0].startswith("vectorised: ")
+
+
+SILENT = SOLVER.replace("    elementwise = True\n", "")
+SUBCLASS = """
+from securefl.algorithms.solvers.fedprox import FedProx
+
+
+class Proximal(FedProx):
+    pass
+"""
+
+
+@pytest.mark.parametrize("text", [SILENT, SUBCLASS], ids=["says nothing", "subclass"])
+def test_it_is_not_stacked_where_it_does_not_say_so_itself(module, text):
+    """A class that it derives from cannot say it: a subclass may do anything."""
+    name = f"solver.name={module(text)}:Proximal"
+    with pytest.raises(ConfigError, match=r"side by side: the solver Proximal looks at a client's"):
+        run(name, "run.engine=vectorised")
+    started = []
+    own = run(name, "solver.mu=0.5", on_start=started.append)
+    assert started[0].startswith("sequential: ")
+    assert same(own, run(*BUILT_IN, "run.engine=sequential"))
+
+
+def test_a_subclass_is_another_choice_than_ours(module, tmp_path):
+    """Its folder names it and not what it derives from, and goes on with it."""
+    own = loaded(module, SUBCLASS, "Proximal")()
+    run(job=task(choices=[own]), out=tmp_path / "run")
+    assert read_config(tmp_path / "run").solver == own
+    assert own.name == f"{type(own).__module__}:Proximal"
+
+
+RECORD = (
+    "privacy.level=record",
+    "privacy.records=12",
+    "privacy.sigma=8.0",
+    "privacy.clip=0.1",
+    "privacy.delta=1e-3",
+    "privacy.noise=seeded",
+    "privacy.statistics_sigma=0.05",
+    "algorithm.name=fixbn",
+    "algorithm.weights=uniform",
+    "run.engine=sequential",
+)
+
+
+def test_it_trains_privately_on_records(module):
+    own = run(f"solver.name={module(SOLVER)}:Proximal", "solver.mu=0.5", *RECORD)
+    assert same(own, run(*BUILT_IN, *RECORD))
+
+
+TWICE = SOLVER.replace(
+    "        self.start.backward(around)\n",
+    "        self.start.backward(around)\n        self.start.backward(around)\n",
+)
+SAID = TWICE.replace("    mu: float", '    second_gradient = "it looks twice"\n    mu: float')
+
+
+def test_a_second_look_at_records_is_refused(module):
+    """By its word before anything is trained, and without a word when it looks."""
+    with pytest.raises(ConfigError, match="it looks twice, which DP-SGD does not clip"):
+        run(f"solver.name={module(SAID)}:Proximal", *RECORD)
+    with pytest.raises(ConfigError, match="takes two gradients in a step"):
+        run(f"solver.name={module(TWICE)}:Proximal", *RECORD)
+
+
+def test_it_travels_sealed(module, key_set):
+    settings = "exchange.encrypt=model", "solver.mu=0.5"
+    own = run(f"solver.name={module(SOLVER)}:Proximal", *settings, keys=key_set)
+    assert own.ledger.server_reads() == set()
+    clear = run(*BUILT_IN).model.state_dict()
+    for name, value in own.model.state_dict().items():
+        assert (value.double() - clear[name].double()).abs().max() < 1e-4
+
+
+class StopError(Exception):
+    """Stands for a crash."""
+
+
+def stop_after_two(metrics):
+    if metrics.round == 2:
+        raise StopError
+
+
+@pytest.mark.parametrize("named", ["settings", "task"])
+def test_it_goes_on_from_its_folder(module, tmp_path, named):
+    proximal = loaded(module, SOLVER, "Proximal")
+    name = f"solver.name={proximal.__module__}:Proximal"
+    settings = (name, "solver.mu=0.5") if named == "settings" else ()
+    job = task() if named == "settings" else task(choices=[proximal(mu=0.5)])
+    with pytest.raises(StopError):
+        run(*settings, job=job, out=tmp_path / "run", on_round=stop_after_two)
+    assert same(securefl.resume(tmp_path / "run", job), run(*BUILT_IN))
+
+
+def test_it_goes_on_with_no_other(module, tmp_path):
+    proximal = loaded(module, SOLVER, "Proximal")
+    mine = task(choices=[proximal(mu=0.5)])
+    with pytest.raises(StopError):
+        run(job=mine, out=tmp_path / "run", on_round=stop_after_two)
+    with pytest.raises(ConfigError, match=r"choices are other than this run's, .*mu=0\.5"):
+        securefl.resume(tmp_path / "run", task(choices=[proximal(mu=0.7)]))
+    assert same(securefl.resume(tmp_path / "run", task()), run(*BUILT_IN))
+
+
+@pytest.mark.slow
+def test_workers_train_it(module):
+    engine = "run.engine=parallel", "run.workers=2", "run.threads=1"
+    own = run(f"solver.name={module(SOLVER)}:Proximal", "solver.mu=0.5", *engine)
+    assert same(own, run(*BUILT_IN, "run.engine=sequential"))
+
+
+# --- the other axes ---
+
+
+def test_a_normalisation_keeps_a_layer_at_the_clients(module):
+    """The last BN layer of two stays; the first travels."""
+    layers = [nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 5), nn.BatchNorm1d(5)]
+    job = task()
+    model = nn.Sequential(*layers, nn.Linear(5, 3))
+    job = securefl.Task(model, job.clients, job.test)
+    own = run(f"algorithm.name={module(NORMALISATION)}:LastLayerLocal", job=job)
+    kept = [client.state_dict() for client in own.client_models.values()]
+    for name in kept[0]:
+        if not name.endswith("num_batches_tracked"):
+            alike = all(torch.equal(kept[0][name], other[name]) for other in kept[1:])
+            assert alike == (not name.startswith("3.")), name
+
+
+def test_a_normalisation_that_mixes_records_is_not_private(module):
+    """It need not say so: the model is tried."""
+    name = f"algorithm.name={module(NORMALISATION)}:LastLayerLocal"
+    alone = "algorithm.name", "privacy.statistics_sigma"
+    private = [setting for setting in RECORD if not setting.startswith(alone)]
+    with pytest.raises(ConfigError, match="BatchNorm1d"):
+        run(name, *private)
+
+
+def test_a_server_optimiser_equals_the_built_in_one(module):
+    keys = "server.lr=0.3", "server.beta=0.5"
+    own = run(f"server.name={module(SERVER)}:Momentum", *keys)
+    assert same(own, run("server.name=momentum", "server.lr=0.3", "server.momentum=0.5"))
+
+
+def test_a_selector_chooses_who_trains(module):
+    own = run(f"selection.name={module(SELECTOR)}:Turns", "selection.n=2")
+    rounds = [sorted(found.present) for found in own.participants]
+    assert [len(clients) for clients in rounds] == [2, 2, 2]
+    assert rounds[0] == rounds[2]
+    assert not set(rounds[0]) & set(rounds[1])
+
+
+def test_a_selector_that_asks_for_sizes_says_so_where_privacy_is_counted(module):
+    """Whether or not it has words for what clients tell."""
+    text = SELECTOR.replace("    n: int = 3\n", '    n: int = 3\n    asks = ("selection/size",)\n')
+    level = "privacy.level=client", "privacy.delta=1e-3", "algorithm.weights=uniform"
+    name = f"selection.name={module(text)}:Turns"
+    assert (
+        WithoutPrivacy(
+            f'selection.name = "{name.partition("=")[2]}" (clients tell their selection/size)'
+        )
+        in run(name, *level).history.client
+    )
+
+
+def test_a_selector_is_an_option_with_its_keys(module, tmp_path):
+    name = f"{module(SELECTOR)}:Turns"
+    few = ["--rounds", "1", "--encrypt", "none", "--set", "algorithm.local_steps=1"]
+    command = ["run", "--algorithm", "fedavg", "--select", f"{name}:n=4", *few]
+    done = CliRunner().invoke(main, [*command, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert read_config(tmp_path / "out").selection.n == 4
+
+
+# --- what is wrong with it, in words ---
+
+
+def refusal(*settings):
+    with pytest.raises(ConfigError) as refused:
+        securefl.load_config(None, settings)
+    return str(refused.value)
+
+
+def test_a_key_without_a_default_must_be_given(module):
+    name = f"solver.name={module(SOLVER.replace('mu: float = 0.01', 'mu: float'))}:Proximal"
+    assert refusal(name) == "solver.mu: is missing, and has no default: write solver.mu = value"
+    assert securefl.load_config(None, [name, "solver.mu=0.5"]).solver.mu == 0.5
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("solver.mu=many", "solver.mu = 'many': input should be a valid number"),
+        ("solver.nu=1", "solver.nu: no such key; did you mean solver.mu?"),
+        ("solver.wholly_other=1", "solver.wholly_other: no such key; known here: name, mu"),
+        ("solver.temperature=3.0", 'solver.temperature = 3.0 is read with solver.name = "moon"'),
+    ],
+)
+def test_its_keys_are_checked_like_ours(module, setting, said):
+    assert said in refusal(f"solver.name={module(SOLVER)}:Proximal", setting)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1/0", "cannot be loaded (ZeroDivisionError: division by zero)"),
+        ("import nothing_like_it", "(ModuleNotFoundError: No module named 'nothing_like_it')"),
+        ("def x(:", "cannot be loaded (SyntaxError: "),
+        ("", "cannot be loaded (AttributeError: "),
+        ("Proximal = 3", "is none that this table takes: derive its class from securefl.Solver"),
+        (
+            "class Proximal: pass",
+            "is none that this table takes: derive its class from securefl.Solver",
+        ),
+        (
+            SERVER.replace("Momentum", "Proximal"),
+            "is none that this table takes: derive its class from securefl.Solver",
+        ),
+        (
+            SOLVER.replace("def begin", "def commence"),
+            "the class lacks begin: define what securefl.Solver asks",
+        ),
+    ],
+    ids=[
+        *("raises", "lacks a module", "no Python", "lacks it", "a number", "a class", "a server"),
+        "abstract",
+    ],
+)
+def test_what_cannot_be_loaded_is_said_in_words(module, monkeypatch, text, said):
+    """Also by an entry point; no traceback."""
+    name = module(text)
+    assert said in (found := refusal(f"solver.name={name}:Proximal"))
+    assert f'solver.name = "{name}:Proximal"' in found
+    sys.modules.pop(name, None)
+    register(monkeypatch, "securefl.solver", proximal=f"{name}:Proximal")
+    assert said in refusal("solver.name=proximal")
+
+
+def test_a_module_that_is_nowhere_is_said_in_words():
+    said = refusal("solver.name=strange_nowhere:Proximal")
+    assert "(ModuleNotFoundError: No module named 'strange_nowhere')" in said
+    assert "install the module here, put its folder into PYTHONPATH" in said

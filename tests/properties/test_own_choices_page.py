@@ -1,0 +1,140 @@
+"""The page on choices of one's own: its code is imported, and its commands are typed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import securefl
+from securefl.errors import ConfigError
+from securefl.runs.folder_reader import read_config
+from securefl.settings import choice
+from securefl_cli.main import main
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+PAGE = Path(__file__).parents[2] / "docs/own-choices.md"
+SHORT = ["--rounds", "1", "--set", "algorithm.local_steps=1", "--encrypt", "none"]
+
+
+def blocks(kind):
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return [block for of, block in found if of == kind]
+
+
+COMMANDS = [shlex.split(line)[1:] for line in blocks("")[0].splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder with the page's files, where nothing is allowed or imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(choice, "_ALLOWED", set())
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    Path("mine.py").write_text(blocks("python")[0])
+    for text in blocks("toml"):
+        Path(re.match("# (.*)", text)[1]).write_text(text)
+    yield
+    sys.modules.pop("mine", None)
+
+
+def typed(command):
+    """Type a line of the page as a new process would see it."""
+    sys.modules.pop("mine", None)
+    choice._ALLOWED.clear()
+    return CliRunner().invoke(main, command)
+
+
+def test_its_code_is_thirty_lines_or_less():
+    lines = [line for line in blocks("python")[0].splitlines() if line and line[0] != "#"]
+    assert len(lines) <= 30
+
+
+def test_its_commands_run():
+    """Of the last one's run, the end is missing."""
+    *runs, resumed = COMMANDS
+    for command in runs:
+        done = typed([*command, *SHORT])
+        assert done.exit_code == 0, done.output
+    assert read_config(Path("runs/job")).solver.mu == 0.1
+    for name in ("model.safetensors", "traffic.png"):
+        Path("runs/proximal", name).unlink(missing_ok=True)
+    refused = typed(resumed[2:])
+    assert "is code of this installation" in refused.output
+    done = typed(resumed)
+    assert done.exit_code == 0, done.output
+    assert Path("runs/proximal/model.safetensors").exists()
+
+
+def test_a_file_is_refused_without_the_option():
+    code, name, *command = COMMANDS[2]
+    assert (code, name) == ("--code", "mine:Proximal")
+    refused = typed(command)
+    assert refused.exit_code == 2
+    assert "is code of this installation" in refused.output
+
+
+def test_its_python_runs():
+    rng = torch.Generator().manual_seed(1)
+    sets = [(torch.randn(16, 4, generator=rng), torch.arange(16) % 3) for _ in range(5)]
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    names = {"model": model, "clients": sets[:4], "test": sets[4]}
+    exec(blocks("python")[1], names)
+    config = names["result"].config
+    assert (config.solver.name, config.solver.mu) == ("mine:Proximal", 0.1)
+    assert config.algorithm.name == "mine:LastLayerLocal"
+    kept = {name for tensors in names["result"].own.values() for name in tensors}
+    assert kept == {"1.weight", "1.bias", "1.running_mean", "1.running_var"}
+
+
+def test_its_entry_points_give_short_names(monkeypatch):
+    groups = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"]
+    points = [
+        importlib.metadata.EntryPoint(name, value, group)
+        for group, named in groups.items()
+        for name, value in named.items()
+    ]
+    monkeypatch.setattr(
+        choice, "entry_points", lambda group: [p for p in points if p.group == group]
+    )
+    found = securefl.load_config(None, ["solver.name=proximal", "algorithm.name=last-layer-local"])
+    assert [type(found.solver).__name__, type(found.algorithm).__name__] == [
+        "Proximal",
+        "LastLayerLocal",
+    ]
+
+
+def test_each_trait_of_its_table_is_one():
+    traits = {
+        name
+        for row in re.findall(r"^\| `(.*)` \|", PAGE.read_text(), re.MULTILINE)
+        for name in re.findall(r"[a-z_]+", row.split(" = ")[0])
+    }
+    known = {
+        "elementwise": securefl.Solver,
+        "second_gradient": securefl.Solver,
+        "releases_statistics": securefl.Normalisation,
+        "mixes_records": securefl.Normalisation,
+        "asks": securefl.Selector,
+        "told": securefl.Selector,
+    }
+    assert traits == known.keys()
+    assert all(hasattr(base, trait) for trait, base in known.items())
+
+
+def test_a_file_that_was_allowed_is_refused_again_elsewhere():
+    """What one process allows holds in that process."""
+    with pytest.raises(ConfigError, match="is code of this installation"):
+        securefl.load_config("job.toml")
+    securefl.allow_code("mine:Proximal")
+    assert securefl.load_config("job.toml").solver.mu == 0.1
