@@ -79,9 +79,10 @@ class SamplesTable(Table):
                 f"samples.units: {', '.join(unknown)} is no column of numbers, nor a target that "
                 "is one: leave it out"
             )
-        for column, words in (*self.levels.items(), ("classes", self.classes)):
-            if len({*words}) != len(words):
-                raise ValueError(f"samples: {column} has a value twice: name each once")
+        levels = {f"levels.{column}": words for column, words in self.levels.items()}
+        for key, words in {**levels, "classes": self.classes}.items():
+            if twice := _twice(words):
+                raise ValueError(f"samples.{key}: {twice} twice; name it once")
         if len(self.classes) == 1:
             raise ValueError(
                 f"samples.classes = {list(self.classes)} is one class: name two at least, or none "
