@@ -33,7 +33,8 @@ from securefl.network.identity import ProcessIdentity
 from securefl.network.settings import settings_digest
 from securefl.network.trust import Role
 from securefl.types import Kind, MessageSpec
-from securefl_keys.live_keys import FolderKeeper, SoundBundle
+from securefl_keys.live_keys import FolderKeeper
+from securefl_keys.verified_bundle import SoundBundle
 
 Answer = TypeVar("Answer")
 REPEATS = 50

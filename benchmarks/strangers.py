@@ -35,7 +35,7 @@ from securefl.network.connect import Address, connected
 from securefl.network.frames import Frame
 from securefl.network.identity import ProcessIdentity
 from securefl.runs.folder_reader import read_metrics
-from securefl_keys.live_keys import SoundBundle, process_identity
+from securefl_keys.verified_bundle import SoundBundle, process_identity
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue

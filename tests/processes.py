@@ -40,7 +40,7 @@ from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export_all
 from securefl_keys.identity import load_identity, make_identities
-from securefl_keys.live_keys import FolderKeeper, SoundBundle, process_identity
+from securefl_keys.live_keys import FolderKeeper
 from securefl_keys.loading import load_all
 from securefl_keys.membership import JoinApproval, approve
 from securefl_keys.party_certificates import issue_transport, transport_key
@@ -50,6 +50,7 @@ from securefl_keys.rotation import rotate, sign_policy
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 from securefl_keys.subject import Holder
+from securefl_keys.verified_bundle import SoundBundle, process_identity
 
 CLIENTS = ("alice", "bob", "carol")
 SERVER = "hub"

@@ -49,7 +49,7 @@ def card(directory: Path, epoch: int, out: Path, passphrase_file: Path | None) -
     passphrase = read_passphrase(passphrase_file, confirm=False)
 
     from securefl_keys import layout
-    from securefl_keys.officers import make_card
+    from securefl_keys.officer_card import make_card
 
     made = make_card(directory, epoch, passphrase, out)
     click.echo(

@@ -13,7 +13,7 @@ from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
     from securefl_keys.consortium import NewPair
-    from securefl_keys.officers import OfficerCard
+    from securefl_keys.officer_card import OfficerCard
 
 CARDS = click.argument("cards", metavar="[CARD]...", nargs=-1, type=click.Path(path_type=Path))
 _NEXT = (
@@ -77,7 +77,7 @@ def revoke(
 def read_cards(files: Sequence[Path]) -> list[OfficerCard]:
     """Read the officers' card keys in these files; raises KeyFileError."""
     from securefl_keys.key_files import found_in, text_of
-    from securefl_keys.officers import OfficerCard
+    from securefl_keys.officer_card import OfficerCard
 
     cards = []
     for file in files:

@@ -267,7 +267,7 @@ def _dates(directory: Path) -> list[str]:
 
 def _card_secrets(directory: Path) -> list[str]:
     """Return lines on the card secrets in an officer's folder."""
-    from securefl_keys.officers import card_secrets
+    from securefl_keys.officer_card import card_secrets
 
     return [f"card key of epoch {epoch}: {path}" for epoch, path in card_secrets(directory).items()]
 

@@ -15,8 +15,9 @@ from securefl.network.settings import settings_digest, study_digest
 from securefl.runs.folder_writer import RunFolder
 from securefl.settings.tables import Config
 from securefl_keys import layout
-from securefl_keys.live_keys import FolderKeeper, SoundBundle
-from securefl_keys.officers import load_officer
+from securefl_keys.live_keys import FolderKeeper
+from securefl_keys.officer_card import load_officer
+from securefl_keys.verified_bundle import SoundBundle
 
 
 def authority_process(

@@ -26,7 +26,8 @@ from securefl_keys.party_certificates import (
 )
 from securefl_keys.policy import DEFAULT, POLICY_FORMAT, PolicyFile, stated
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile
-from securefl_keys.sealed_secrets import seal_ca_key, seal_identity_key, seal_secret
+from securefl_keys.sealed_identity import seal_ca_key, seal_identity_key
+from securefl_keys.sealed_keys import seal_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import Signer
 from securefl_keys.subject import AUTHORITY

@@ -14,14 +14,13 @@ from securefl_keys.officers import OFFICERS_FORMAT, OfficersFile
 from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.policy import POLICY_FORMAT, PolicyFile
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile
-from securefl_keys.sealed_secrets import (
+from securefl_keys.sealed_identity import (
     SEALED_CA_KEY_FORMAT,
     SEALED_IDENTITY_FORMAT,
-    SEALED_KEY_FORMAT,
     SealedCaKey,
     SealedIdentityKey,
-    SealedKey,
 )
+from securefl_keys.sealed_keys import SEALED_KEY_FORMAT, SealedKey
 
 
 @dataclass(frozen=True, slots=True)

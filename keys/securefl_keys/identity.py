@@ -37,7 +37,7 @@ from securefl_keys.party_certificates import (
 )
 from securefl_keys.request import JoinRequest, make_request, read_request
 from securefl_keys.roster import VerifiedRoster, load_roster
-from securefl_keys.sealed_secrets import SealedIdentityKey, open_identity_key, seal_identity_key
+from securefl_keys.sealed_identity import SealedIdentityKey, open_identity_key, seal_identity_key
 from securefl_keys.subject import Holder, Role, alike, require_name
 
 

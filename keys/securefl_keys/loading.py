@@ -18,7 +18,7 @@ from securefl_keys.key_files import WAY_OUT, found_in, load, load_secret, requir
 from securefl_keys.officers import OfficersFile
 from securefl_keys.policy import load_policy
 from securefl_keys.roster import VerifiedRoster, load_roster
-from securefl_keys.sealed_secrets import open_secret
+from securefl_keys.sealed_keys import open_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import finish_rotation, require_one_epoch
 

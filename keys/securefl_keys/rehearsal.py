@@ -10,7 +10,7 @@ from securefl_keys.consortium import init_folder
 from securefl_keys.export import export_all
 from securefl_keys.identity import make_identities
 from securefl_keys.membership import JoinApproval, approve
-from securefl_keys.officers import make_card
+from securefl_keys.officer_card import make_card
 from securefl_keys.rotation import set_officers
 
 KEYS, BUNDLES, PASSPHRASE = "keys", "bundles", "passphrase"

@@ -26,7 +26,7 @@ from securefl_keys.membership import JoinApproval, issued, require_distinct
 from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.request import JoinRequest, make_request, read_request
 from securefl_keys.roster import VerifiedRoster, listing, load_roster
-from securefl_keys.sealed_secrets import SealedIdentityKey, open_identity_key
+from securefl_keys.sealed_identity import SealedIdentityKey, open_identity_key
 from securefl_keys.signed_file import now
 from securefl_keys.signer import changing, finish_rotation, open_signer
 from securefl_keys.subject import key_id_of

@@ -26,7 +26,8 @@ from securefl_keys.key_files import load_secret, lock_of
 from securefl_keys.officers import load_officers
 from securefl_keys.policy import load_policy
 from securefl_keys.roster import VerifiedRoster, load_roster
-from securefl_keys.sealed_secrets import SealedKey, open_ca_key
+from securefl_keys.sealed_identity import open_ca_key
+from securefl_keys.sealed_keys import SealedKey
 
 
 def require_one_epoch(directory: Path, at: datetime) -> None:

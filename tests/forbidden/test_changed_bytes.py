@@ -24,7 +24,8 @@ from securefl_keys.party_certificates import CertificateFile, transport_holder
 from securefl_keys.policy import PolicyFile
 from securefl_keys.request import read_request
 from securefl_keys.roster import VerifiedRoster
-from securefl_keys.sealed_secrets import open_ca_key, open_identity_key, open_secret
+from securefl_keys.sealed_identity import open_ca_key, open_identity_key
+from securefl_keys.sealed_keys import open_secret
 from securefl_keys.signed_file import now
 
 MAX_PARSE_S = 5.0

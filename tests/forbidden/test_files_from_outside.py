@@ -43,7 +43,7 @@ from securefl_keys.loading import load_client, load_server
 from securefl_keys.policy import load_policy, read_policy
 from securefl_keys.request import read_request
 from securefl_keys.roster import load_authority_certificate, load_roster
-from securefl_keys.sealed_secrets import SealedKey
+from securefl_keys.sealed_keys import SealedKey
 from securefl_keys.signed_file import now
 
 MOST_S, MOST_BYTES = 1.0, 500 * 2**20

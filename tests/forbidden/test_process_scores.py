@@ -594,14 +594,14 @@ def test_what_the_server_asks_with_knows_no_secret_key():
     modules = {
         "securefl.network.authority_line",
         "securefl.network.trust",
-        "securefl_keys.live_keys",
+        "securefl_keys.verified_bundle",
     }
     script = f"import sys, {', '.join(sorted(modules))}; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
     assert modules <= set(loaded)
-    secrets = {"crypto.card_secret", "exchange.officer", "exchange.one_time_open"}
+    secrets = {"crypto.card_secret", "exchange.officer"}
     assert not {f"securefl.{name}" for name in secrets} & set(loaded)
 
 

@@ -26,7 +26,7 @@ from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.identity import listed, load_identity
 from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile, VerifiedRoster, listing, load_roster
-from securefl_keys.sealed_secrets import seal_identity_key
+from securefl_keys.sealed_identity import seal_identity_key
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 from securefl_keys.subject import AUTHORITY, Holder

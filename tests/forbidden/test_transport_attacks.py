@@ -28,7 +28,6 @@ from securefl_keys import live_keys, party_certificates
 from securefl_keys.certificate_form import pem_blocks, pem_of, require_issued
 from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.identity import listed, load_identity
-from securefl_keys.live_keys import RosterTrust, SoundBundle, process_identity
 from securefl_keys.party_certificates import (
     CertificateFile,
     issue_file,
@@ -41,6 +40,7 @@ from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 from securefl_keys.subject import Holder, key_id_of
 from securefl_keys.verification import verify
+from securefl_keys.verified_bundle import RosterTrust, SoundBundle, process_identity
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
 

@@ -15,7 +15,7 @@ from securefl.io.json import MAX_DEPTH, MAX_KEYS, require_plain
 from securefl_keys.key_files import require_no_secret
 from securefl_keys.policy import PolicyFile
 from securefl_keys.roster import RosterFile
-from securefl_keys.sealed_secrets import SealedKey
+from securefl_keys.sealed_keys import SealedKey
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

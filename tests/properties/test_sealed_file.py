@@ -17,13 +17,12 @@ from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
 from securefl_keys import sealed_file
-from securefl_keys.sealed_secrets import (
+from securefl_keys.sealed_identity import seal_ca_key, seal_identity_key
+from securefl_keys.sealed_keys import (
     SealedKey,
     SealedOfficerKey,
     open_officer_secret,
     open_secret,
-    seal_ca_key,
-    seal_identity_key,
     seal_officer_secret,
     seal_secret,
 )

@@ -21,7 +21,7 @@ from securefl_keys.export import export
 from securefl_keys.identity import make_identities
 from securefl_keys.loading import load_client
 from securefl_keys.membership import JoinApproval, approve
-from securefl_keys.officers import make_card
+from securefl_keys.officer_card import make_card
 from securefl_keys.rotation import set_officers
 from securefl_keys.subject import Role
 

@@ -19,7 +19,7 @@ from securefl_keys.certificate_form import read_pem
 from securefl_keys.policy import load_policy
 from securefl_keys.request import read_request
 from securefl_keys.roster import RosterFile, load_roster
-from securefl_keys.sealed_secrets import open_ca_key, open_identity_key
+from securefl_keys.sealed_identity import open_ca_key, open_identity_key
 from securefl_keys.subject import AUTHORITY as THE_AUTHORITY
 from securefl_keys.subject import Holder
 from securefl_keys.verification import verify

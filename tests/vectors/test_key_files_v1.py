@@ -8,7 +8,7 @@ import pytest
 
 from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
-from securefl_keys.sealed_secrets import open_secret
+from securefl_keys.sealed_keys import open_secret
 
 FILES = Path(__file__).parent / "v1"
 PASSPHRASE = "correct horse battery staple"

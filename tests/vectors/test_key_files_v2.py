@@ -11,7 +11,7 @@ from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
 from securefl_keys.loading import load_all, load_authority, load_client, load_server
 from securefl_keys.rotation import rotate
-from securefl_keys.sealed_secrets import open_secret
+from securefl_keys.sealed_keys import open_secret
 from securefl_keys.verification import describe
 
 FILES = Path(__file__).parent / "v2"

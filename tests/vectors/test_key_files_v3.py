@@ -24,7 +24,8 @@ from securefl_keys import layout
 from securefl_keys.bundle import load_bundle
 from securefl_keys.loading import load_server
 from securefl_keys.policy import PolicyFile
-from securefl_keys.sealed_secrets import SealedKey, open_ca_key, open_secret, seal_secret
+from securefl_keys.sealed_identity import open_ca_key
+from securefl_keys.sealed_keys import SealedKey, open_secret, seal_secret
 from securefl_keys.verification import verify
 
 FILES = Path(__file__).parent / "v3/consortium"

@@ -15,17 +15,17 @@ from securefl.crypto.derived import group_secret
 from securefl.exchange.card_keys import Quorum, card_about
 from securefl_keys import layout, live_keys
 from securefl_keys.bundle import load_bundle
-from securefl_keys.live_keys import SoundBundle
 from securefl_keys.loading import load_client
-from securefl_keys.officers import OfficerCard, OfficersFile, load_officer
-from securefl_keys.sealed_secrets import (
+from securefl_keys.officer_card import OfficerCard, load_officer
+from securefl_keys.officers import OfficersFile
+from securefl_keys.sealed_identity import open_ca_key, open_identity_key
+from securefl_keys.sealed_keys import (
     SealedOfficerKey,
-    open_ca_key,
-    open_identity_key,
     open_officer_secret,
     open_secret,
     seal_officer_secret,
 )
+from securefl_keys.verified_bundle import SoundBundle
 
 FILES = Path(__file__).parent / "v4/officers"
 AUTHORITY = "d94b69116a6553f5093d942bf463d1c13ea91ac993f138a73cf6f0aa1eda00b4"

@@ -17,7 +17,7 @@ from securefl.errors import CertificateExpired
 from securefl_keys.party_certificates import CertificateFile, transport_key
 from securefl_keys.request import read_request
 from securefl_keys.roster import load_roster
-from securefl_keys.sealed_secrets import open_identity_key
+from securefl_keys.sealed_identity import open_identity_key
 from securefl_keys.subject import Holder, key_id_of
 
 FILES = Path(__file__).parent / "v2/transport"
