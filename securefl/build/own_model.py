@@ -75,7 +75,11 @@ def code_of(config: Config) -> str:
     """
     name = config.model.name
     named: dict[str, Any] = {name: _function(name)} if is_own(name) else {}
-    named |= {choice.name: type(choice) for choice in config.choices if is_own(choice.name)}
+    named |= {
+        choice.name: type(choice)
+        for choice in config.choices
+        if not type(choice).__module__.startswith("securefl.")
+    }
     digests = [
         hashlib.sha256(_source(n, code).read_bytes()).hexdigest() for n, code in named.items()
     ]

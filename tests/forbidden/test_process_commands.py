@@ -57,7 +57,14 @@ def test_the_server_and_the_client_load_no_module_with_a_secret_key():
     assert {"securefl.crypto.cards", "securefl_keys.sealed_identity"} <= loaded
     opening = ("crypto.card_secret", "exchange.officer", "network.authority")
     assert loaded.isdisjoint(f"securefl.{name}" for name in opening)
-    of_the_folder = ("sealed_keys", "officer_card", "live_keys", "loading", "consortium", "rotation")
+    of_the_folder = (
+        "sealed_keys",
+        "officer_card",
+        "live_keys",
+        "loading",
+        "consortium",
+        "rotation",
+    )
     assert loaded.isdisjoint(f"securefl_keys.{name}" for name in of_the_folder)
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 import securefl
 from securefl.algorithms.solvers.fedprox import FedProx
+from securefl.build.own_model import code_of
 from securefl.errors import ConfigError
 from securefl.privacy.events import WithoutPrivacy
 from securefl.runs.folder_reader import read_config
@@ -234,6 +235,16 @@ def test_an_entry_point_gives_it_a_short_name(module, monkeypatch, tmp_path):
     assert same(securefl.run(config, task()), run(*BUILT_IN))
     with pytest.raises(ConfigError, match=r"solver\.name = 'proximla': did you mean proximal\?"):
         securefl.load_config(None, ["solver.name=proximla"])
+
+
+def test_what_parties_agree_on_holds_its_code(module, monkeypatch):
+    """By either name, and not of ours alone."""
+    one, other = module(SOLVER), module(SOLVER + "# changed\n")
+    register(monkeypatch, "securefl.solver", proximal=f"{one}:Proximal")
+    names = "sgd", "proximal", f"{one}:Proximal", f"{other}:Proximal"
+    ours, *digests = (code_of(securefl.load_config(None, [f"solver.name={n}"])) for n in names)
+    assert ours == ""
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_an_entry_point_replaces_no_choice_of_ours(module, monkeypatch):

@@ -322,13 +322,13 @@ COLUMNS = 'samples.columns=["age"]'
 TABLE = (COLUMNS, "samples.most=9", 'data.names=["a", "b", "c"]')
 CLASH = {
     "no names": ((COLUMNS, "samples.most=9"), "without data.names"),
-    "a data set": ((*TABLE, "data.partition=iid"), "data.partition with [samples]"),
+    "a data set": ((*TABLE, "data.partition=iid"), "data.partition = 'iid' with [samples]"),
     "columns and shape": ((*TABLE, "samples.shape=[2]"), "give one of the two"),
     "neither": (("samples.most=9",), "give one of the two"),
     "no bound": ((COLUMNS,), "samples.most"),
     "a level of no column": ((*TABLE, 'samples.levels={sex = ["f", "m"]}'), "sex is not in"),
     "one class": ((*TABLE, 'samples.classes=["a"]'), "name two at least"),
-    "a class twice": ((*TABLE, 'samples.classes=["a", "a"]'), "a value twice"),
+    "a class twice": ((*TABLE, 'samples.classes=["a", "a"]'), "samples.classes: a twice"),
     "a target that is read": ((*TABLE, "samples.target=age"), "name each column once"),
     "public samples for nobody": ((*TABLE, f"samples.public={'a' * 64}"), "reads public samples"),
     "no digest": ((*TABLE, "fnr.name=server", "samples.public=public.csv"), "samples.public"),

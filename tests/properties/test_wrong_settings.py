@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from wrong_settings import FILES, WRONG
+from refused_settings import FILES, WRONG
 
 ROOT = Path(__file__).parents[2]
 LOOK = """
