@@ -34,6 +34,7 @@ from securefl.federation.incidents import PASSED, SITS_OUT, SPOILED, Incident
 from securefl.federation.ledger import Ledger
 from securefl.federation.left_out import Interruptions, Suspects
 from securefl.federation.opening import Opening
+from securefl.federation.query import SCORING
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.training import Training, round_generator
@@ -380,7 +381,7 @@ class Rounds:
             loss=score.loss,
             lr=lr,
             upload_bytes=sum(Ledger(entries).upload_bytes().values()),
-            dropped=tuple(sorted({incident.client for incident in incidents})),
+            dropped=tuple(sorted({i.client for i in incidents if i.name not in SCORING})),
             seconds=time.perf_counter() - started,
             simulated_s=participants.simulated_s,
             energy_wh=participants.energy_wh,
