@@ -15,8 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from securefl.data import arrays, tables
-from securefl.data.folders import load_class_folders
+from securefl.data import arrays, folders, tables
 from securefl.data.scales import check_scales
 from securefl.data.split import Split
 from securefl.errors import ConfigError, DataError
@@ -101,6 +100,26 @@ def load_site(
     return Split(x, y, *test)
 
 
+def files_passed_over(path: Path) -> str:
+    """Return words on files beside a site's pictures that are not read; empty where all are.
+
+    Raises:
+        ConfigError: the site's file is none.
+        DataError: a folder cannot be read.
+    """
+    site, words = read_site(path), []
+    for where in (site.train, site.test):
+        if isinstance(where, str) and (path.parent / where).is_dir():
+            found = folders.passed_over(path.parent / where)
+            named = ", ".join(f"{n} {ending or 'without an ending'}" for ending, n in found.items())
+            if found:
+                words.append(
+                    f"{path.parent / where}: {sum(found.values())} files are passed over "
+                    f"({named:.200}): pictures are JPEG, PNG or BMP"
+                )
+    return "; ".join(words)
+
+
 def load_samples(folder: Path, where: str, form: SamplesTable, dtype: torch.dtype) -> Loaded:
     """Load the samples that a party's file names; raises as `load_site`.
 
@@ -163,7 +182,7 @@ def _pictures(folder: Path, form: SamplesTable) -> Loaded:
             f"samples.shape = {list(form.shape)}: pictures come as [3, SIDE, SIDE], as in [3, 64, "
             "64]: have all sites take that, or give arrays"
         )
-    x, found, names = load_class_folders(folder, sides[0])
+    x, found, names = folders.load_class_folders(folder, sides[0])
     if unknown := sorted({*names} - {*form.classes}):
         raise DataError(
             f"{folder}: the folders {', '.join(unknown):.200} are none of samples.classes "

@@ -6,12 +6,14 @@ import tomllib
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 
-from securefl.data.site_file import load_site
+from securefl.data.site_file import files_passed_over, load_site
 from securefl.errors import ConfigError, DataError
 from securefl.settings.load import load_config
 from securefl.settings.samples import SamplesTable
+from securefl_cli.main import main
 
 FORM = SamplesTable(
     columns=("age", "smokes", "pressure"),
@@ -290,6 +292,39 @@ def test_pictures_lie_in_folders_of_their_classes(tmp_path):
     folder.rename(folder.parent / "wolf")
     with pytest.raises(DataError, match=r"folders wolf are none of samples\.classes"):
         loaded(tmp_path, PICTURES, site=site)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_grey_pictures_of_16_bits_are_those_of_8(tmp_path, dtype):
+    """To half a level of 256."""
+    folder = tmp_path / "scans" / "cat"
+    folder.mkdir(parents=True)
+    ramp = np.linspace(0, np.iinfo(dtype).max, 64).astype(dtype).reshape(8, 8)
+    Image.fromarray(ramp).save(folder / "1.png")
+    x = loaded(tmp_path, PICTURES, site='train = "scans"\ntest = "scans"\n').train_x[0]
+    assert x.flatten(1).tolist() == pytest.approx(
+        np.tile(np.linspace(0, 1, 64), (3, 1)), abs=1 / 255
+    )
+
+
+def test_files_beside_pictures_are_counted_in_words(tmp_path):
+    """A site finds out that half of its scans are of another kind."""
+    folder = tmp_path / "scans" / "cat"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (9, 5)).save(folder / "1.PNG")
+    (tmp_path / "site.toml").write_text('train = "scans"\n')
+    assert files_passed_over(tmp_path / "site.toml") == ""
+    for name in ("2.tif", "3.TIF", "notes", ".hidden"):
+        (folder / name).touch()
+    words = files_passed_over(tmp_path / "site.toml")
+    assert "scans: 3 files are passed over (2 .tif, 1 without an ending): pictures" in words
+    table = "samples.shape=[3, 8, 8]", 'samples.classes=["cat", "dog"]', "samples.most=9"
+    config = (*table, 'data.names=["north", "b", "c"]', "exchange.encrypt=none")
+    Image.new("RGB", (9, 5)).save(folder / "4.png")
+    options = [part for setting in config for part in ("--set", setting)]
+    site = ["--data", str(tmp_path / "site.toml"), "--name", "north"]
+    done = CliRunner().invoke(main, ["site", "review", *options, *site])
+    assert "3 files are passed over" in done.stderr, done.output
 
 
 def test_a_function_of_the_site_gives_samples(tmp_path, monkeypatch):
