@@ -8,6 +8,7 @@ from securefl.audit.exposure.views import OUTSIDER, Field, Leak, PartyView, Show
 from securefl.audit.findings import FindingsTable, Number, Section, Verdict
 from securefl.audit.replay import Tapped
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation.query import LOSS, SCORES, SIZE
 from securefl.types import Kind
 
 _MOST_LEAKS = 40
@@ -101,8 +102,20 @@ def _verdict(
         )
     return Verdict.WEAK, (
         f"As the settings say, and no more: the server could read the {what} of every single "
-        'client. The rest was sealed. exchange.encrypt = "model" seals these too.'
+        f"client. The rest was sealed. {_way_out(server.reads_single_clients)}"
     )
+
+
+def _way_out(read: Sequence[Field]) -> str:
+    """Return the settings that keep the server from reading these."""
+    ways = []
+    if any(field.kind is not Kind.SELECTION for field in read):
+        ways.append('exchange.encrypt = "model" seals these too.')
+    if any(field.name in SCORES for field in read):
+        ways.append('With sites.scores = "mean" it reads the mean of scores alone.')
+    if any(field.name in {SIZE, LOSS} for field in read):
+        ways.append("Another selection.name asks clients for no number.")
+    return " ".join(ways)
 
 
 def _numbers(
