@@ -29,7 +29,8 @@ def joining(known: Config, config: Config, admitted: Collection[str]) -> list[st
         return []
     begun, now = known.data.names, config.data.names
     new = list(now[len(begun) :])
-    same = {"data": config.data.model_copy(update={"names": begun})}
+    before = {"names": begun, "clients": known.data.clients}
+    same = {"data": config.data.model_copy(update=before)}
     if now[: len(begun)] != begun or config.model_copy(update=same) != known:
         raise ConfigError(
             "holds a run of other settings: name another folder, or give the settings "
