@@ -137,7 +137,7 @@ def load_samples(folder: Path, where: str, form: SamplesTable, dtype: torch.dtyp
         _require(form.columns, where, "samples.columns")
         x, y = tables.load_table(at, form)
     elif at.suffix.lower() in arrays.SUFFIXES:
-        x, y = arrays.load_arrays(at) if form.classes else arrays.load_numbers(at)
+        x, y = arrays.load_numbers(at)  # of classes, too: `_of_form` checks what a function gives
     elif at.is_dir():
         _require(form.shape, where, "samples.shape")
         _require(form.classes, where, "samples.classes")
@@ -203,6 +203,8 @@ def _of_form(x: Tensor, y: Tensor, form: SamplesTable, where: str, dtype: torch.
             f"{where}: a sample is {list(x.shape[1:])}, and by the settings "
             f"{list(form.sample_shape)}: give samples of that shape, floats"
         )
+    if y.dtype is torch.bool:
+        raise DataError(f"{where}: targets are bool values: number classes from 0")
     x = x.to(dtype)
     if not bool(torch.isfinite(x).all()):
         raise DataError(f"{where}: a sample has a value that is not finite: mend it")

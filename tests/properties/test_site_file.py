@@ -280,6 +280,29 @@ def test_other_arrays_are_refused_in_words(tmp_path, x, y, why):
     assert why in str(refused.value)
 
 
+@pytest.mark.parametrize("y", [[0.0, 1.0, 0.0], [[0], [1], [0]], [[0.0], [1.0], [0.0]]])
+def test_labels_of_an_array_may_be_what_a_functions_may_be(tmp_path, y):
+    """Whole numbers of any type, in a column or not."""
+    np.savez(tmp_path / "own.npz", x=np.ones((3, 2)), y=np.array(y))
+    split = loaded(tmp_path, ARRAYS, site='train = "own.npz"\ntest = "own.npz"\n')
+    assert split.train_y.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "why"),
+    [
+        (np.ones((3, 2)) * 1j, np.zeros(3, int), "x holds complex128 values"),
+        (np.ones((3, 2)), np.array([0, 0.5, 1]), "labels are no whole numbers"),
+        (np.ones((3, 2)), np.zeros(3, bool), "y holds bool values"),
+        (np.ones((3, 2)), np.array([0, -1, 1]), "labels from -1 to 1, and 2 classes count from 0"),
+    ],
+)
+def test_arrays_of_no_samples_or_labels_are_refused(tmp_path, x, y, why):
+    np.savez(tmp_path / "own.npz", x=x, y=y)
+    with pytest.raises(DataError, match=why):
+        loaded(tmp_path, ARRAYS, site='train = "own.npz"')
+
+
 def test_pictures_lie_in_folders_of_their_classes(tmp_path):
     """Their labels are places in the settings' classes, whichever folders a site has."""
     folder = tmp_path / "scans" / "dog"
@@ -427,7 +450,7 @@ def test_code_that_fails_is_refused_without_a_word_of_its_own(
         "torch.ones(3, 2), torch.tensor([0, 1, 0], dtype=torch.uint16)",
         "torch.ones(3, 2), torch.tensor([0, 1, 0], dtype=torch.uint64)",
         "torch.ones(3, 2, dtype=torch.uint16), torch.tensor([[0.0], [1.0], [0.0]])",
-        "[[1, 1], [1, 1], [1, 1]], [False, True, False]",
+        "[[1, 1], [1, 1], [1, 1]], [0, 1, 0]",
     ],
 )
 def test_a_function_gives_arrays_of_any_numbers(tmp_path, monkeypatch, request, given):
