@@ -18,10 +18,12 @@ SecureFLError
 │   ├── BlindTotalRefused           a total that is sealed for clients, and not for this one
 │   └── Duplicate                   a second one of the same client
 ├── PeerError                       another process is gone, or does not keep to the protocol
-│   └── WorkerLost                  a worker of a simulation has died: the round runs again
+│   ├── WorkerLost                  a worker of a simulation has died: the round runs again
+│   └── NotOfThisRun (ConfigError)  the server has no place for this process: no restart mends it
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
 │   │   └── ClientLost              a client is in one total of a round and not in the next
+│   ├── OtherSettings (ConfigError) the authority has others than the server: no restart mends it
 │   ├── NotBlind                    a total that the server may not read, or one that it must
 │   └── TotalRefused (MessageRefused) no total of honest clients
 ├── KeyFileError                    a key file is missing, damaged, or of the wrong role
@@ -35,6 +37,7 @@ SecureFLError
 │       ├── CertificateRevoked
 │       └── UnknownClient           the roster does not list it
 └── RunFolderError                  a run's folder cannot be written or resumed
+    └── OtherRun (ConfigError)      it holds another run, or is in use: no restart mends it
 """
 
 from __future__ import annotations
@@ -126,6 +129,10 @@ class WorkerLost(PeerError):
     """A worker of a simulation has died in the middle of a round, which is to run again."""
 
 
+class NotOfThisRun(PeerError, ConfigError):
+    """The server has sent this process home for good: by its settings, its code or its name."""
+
+
 class OpeningRefused(SecureFLError):
     """The authority does not open this total."""
 
@@ -142,6 +149,10 @@ class ClientLost(TooFewContributions):
         super().__init__(message)
         self.clients = tuple(clients)
         """Clients that are in the first total and not in this one, by name."""
+
+
+class OtherSettings(OpeningRefused, ConfigError):
+    """The authority or an officer has other settings than the server."""
 
 
 class NotBlind(OpeningRefused):
@@ -194,3 +205,7 @@ class UnknownClient(CertificateRefused):
 
 class RunFolderError(SecureFLError):
     """A run's folder cannot be created, written or resumed."""
+
+
+class OtherRun(RunFolderError, ConfigError):
+    """The folder holds a run of other settings, or another process is at work on it."""

@@ -311,10 +311,14 @@ def client_names(config: Config, task: Task) -> tuple[str, ...]:
             "clients in the same order"
         )
     if len(names) != n or len({*names, SERVER, AUTHORITY}) != n + 2:
-        where = "the task" if task.names else "data.names"
+        where = "the task's names" if task.names else "data.names"
+        wrong = sorted({m for m in names if names.count(m) > 1 or m in {SERVER, AUTHORITY}})
+        found = f"{', '.join(map(repr, wrong)):.200} in {where}"
+        if not wrong:
+            found = f"{where}: {len(names)} names, and there are {n} clients"
         raise ConfigError(
-            f"{where} has {len(names)} names and there are {n} clients: name each of them once, "
-            f"and none {SERVER!r} or {AUTHORITY!r}"
+            f"{found}: name each client once, and none {SERVER!r} or {AUTHORITY!r}, whose messages "
+            "the ledger has under these names"
         )
     return names
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from securefl.errors import ConfigError
+from securefl_cli.log import say
 
 if TYPE_CHECKING:
     from securefl.settings.tables import Config
@@ -26,6 +27,15 @@ allowed_model_option = click.option(
 def sites_option(what: str) -> Callable[[Command], Command]:
     """Make the option --site; `what` says in its help which files it takes."""
     return click.option("--site", "sites", multiple=True, metavar="NAME=SITE.toml", help=what)
+
+
+def say_passed_over(site: Path) -> None:
+    """Say where files beside a site's pictures are not read; raises as `files_passed_over`."""
+    from securefl.data.site_file import files_passed_over
+    from securefl.network.saying import Warned
+
+    if words := files_passed_over(site):
+        say(Warned(words))
 
 
 class Own(NamedTuple):
@@ -61,7 +71,11 @@ class Own(NamedTuple):
         from securefl import task_of_sites
 
         self._require_allowed(config)
-        return task_of_sites(config, self.files())
+        files = self.files()
+        for name, path in files.items():
+            if name != "server":
+                say_passed_over(path)
+        return task_of_sites(config, files)
 
     def task_here(self, config: Config) -> Task | None:
         """Return the task as it is where some sites' files lie; None where no site was given."""

@@ -27,6 +27,7 @@ from securefl_cli.connection import (
 )
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.log import log_option, say
+from securefl_cli.own_data import say_passed_over
 from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ def review(  # noqa: PLR0913, PLR0917
     name = own.name if own and data else name
     if (data is None) != (name is None):
         raise click.UsageError("--data and --name go together: give both or none")
+    if data:
+        say_passed_over(data)
     job = site_job(config, name, data)
     found = reviewed(job)
     table = Table("Message", "Values", "Rounds, at most", "The server reads")
@@ -270,4 +273,6 @@ def join(  # noqa: PLR0913, PLR0917
     if require_approval and approved is None:
         approved = (data.parent if data else identity) / APPROVED
     party = client_party(config, mine, identity, data, approved)
+    if data:
+        say_passed_over(data)
     run_until_done(ClientProcess(mine, party, sound, say).run(at, wait))

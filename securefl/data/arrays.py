@@ -92,6 +92,8 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def _require_one_each(path: Path, x: Tensor, y: Tensor) -> None:
+    if x.is_complex():
+        raise DataError(f"{path}: x holds {_described(x)}; samples are real numbers")
     if x.dim() < 1 or len(x) != len(y):
         raise DataError(f"{path}: x holds {_described(x)} for {len(y)} labels in y")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -119,6 +119,16 @@ def load_class_folders(
         raise DataError(f"{root}: no pictures; put them under {Path(root) / 'class'}")
     pictures = read_pictures([path for path, _ in found], side)
     return pictures, torch.tensor([label for _, label in found]), [f.name for f in folders]
+
+
+def passed_over(root: str | Path) -> dict[str, int]:
+    """Return the endings of files in root/class that are no pictures for us, with their numbers.
+
+    Raises:
+        DataError: a folder cannot be read.
+    """
+    files = (path for folder in _folders(Path(root)) for path in _inside(folder) if path.is_file())
+    return dict(Counter(p.suffix.lower() for p in files if p.suffix.lower() not in SUFFIXES))
 
 
 def load_camelyon17(root: str | Path, side: int = 96, n_per_center: int | None = None) -> Domains:

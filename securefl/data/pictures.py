@@ -17,6 +17,8 @@ from securefl.data.files import as_pixels, read
 from securefl.errors import ConfigError, DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp"})
+_WIDE = frozenset({"I;16", "I;16B", "I;16L", "I"})
+"""Modes of grey pictures of 16 bits a pixel."""
 _FORMATS = ("JPEG", "PNG", "BMP")
 _MAX_BYTES = 1 << 26
 _MAX_PIXELS = 1 << 25  # 33 megapixels, which decode to 100 MB
@@ -37,7 +39,7 @@ _DAMAGED = (
 
 
 def read_pictures(paths: Sequence[Path], side: int) -> Float[Tensor, "n 3 side side"]:
-    """Read the pictures in this order, each stretched to side × side, in [0, 1].
+    """Read pictures in this order, each stretched to side × side, in [0, 1], 8 bits a pixel.
 
     Raises:
         DataError: a file is no picture, is damaged, or has more than 33 megapixels.
@@ -75,4 +77,8 @@ def _decoded(content: bytes, side: int) -> UInt8[np.ndarray, "side side 3"]:
     with Image.open(BytesIO(content), formats=_FORMATS) as image:
         if image.width * image.height > _MAX_PIXELS:
             raise ValueError(f"{image.width} × {image.height} pixels, at most {_MAX_PIXELS}")
+        if image.mode in _WIDE:  # of which convert("RGB") makes white
+            grey = image.convert("F").resize((side, side), Image.Resampling.BILINEAR)
+            pixels = np.rint(np.asarray(grey) * (255 / 65535)).astype(np.uint8)
+            return np.stack([pixels] * 3, axis=-1)
         return np.asarray(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR))

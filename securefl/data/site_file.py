@@ -15,8 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from securefl.data import arrays, tables
-from securefl.data.folders import load_class_folders
+from securefl.data import arrays, folders, tables
 from securefl.data.scales import check_scales
 from securefl.data.split import Split
 from securefl.errors import ConfigError, DataError
@@ -102,6 +101,26 @@ def load_site(
     return Split(x, y, *test)
 
 
+def files_passed_over(path: Path) -> str:
+    """Return words on files beside a site's pictures that are not read; empty where all are.
+
+    Raises:
+        ConfigError: the site's file is none.
+        DataError: a folder cannot be read.
+    """
+    site, words = read_site(path), []
+    for where in (site.train, site.test):
+        if isinstance(where, str) and (path.parent / where).is_dir():
+            found = folders.passed_over(path.parent / where)
+            named = ", ".join(f"{n} {ending or 'without an ending'}" for ending, n in found.items())
+            if found:
+                words.append(
+                    f"{path.parent / where}: {sum(found.values())} files are passed over "
+                    f"({named:.200}): pictures are JPEG, PNG or BMP"
+                )
+    return "; ".join(words)
+
+
 def load_samples(folder: Path, where: str, form: SamplesTable, dtype: torch.dtype) -> Loaded:
     """Load the samples that a party's file names; raises as `load_site`.
 
@@ -119,7 +138,7 @@ def load_samples(folder: Path, where: str, form: SamplesTable, dtype: torch.dtyp
         _require(form.columns, where, "samples.columns")
         x, y = tables.load_table(at, form)
     elif at.suffix.lower() in arrays.SUFFIXES:
-        x, y = arrays.load_arrays(at) if form.classes else arrays.load_numbers(at)
+        x, y = arrays.load_numbers(at)  # of classes, too: `_of_form` checks what a function gives
     elif at.is_dir():
         _require(form.shape, where, "samples.shape")
         _require(form.classes, where, "samples.classes")
@@ -164,7 +183,7 @@ def _pictures(folder: Path, form: SamplesTable) -> Loaded:
             f"samples.shape = {list(form.shape)}: pictures come as [3, SIDE, SIDE], as in [3, 64, "
             "64]: have all sites take that, or give arrays"
         )
-    x, found, names = load_class_folders(folder, sides[0])
+    x, found, names = folders.load_class_folders(folder, sides[0])
     if unknown := sorted({*names} - {*form.classes}):
         raise DataError(
             f"{folder}: the folders {', '.join(unknown):.200} are none of samples.classes "
@@ -185,6 +204,8 @@ def _of_form(x: Tensor, y: Tensor, form: SamplesTable, where: str, dtype: torch.
             f"{where}: a sample is {list(x.shape[1:])}, and by the settings "
             f"{list(form.sample_shape)}: give samples of that shape, floats"
         )
+    if y.dtype is torch.bool:
+        raise DataError(f"{where}: targets are bool values: number classes from 0")
     x = x.to(dtype)
     if not bool(torch.isfinite(x).all()):
         raise DataError(f"{where}: a sample has a value that is not finite: mend it")

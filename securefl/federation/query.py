@@ -92,6 +92,8 @@ SCORE_MEAN = MessageSpec(
     "score/mean", Kind.SCORES, 2, Weighing.EQUAL, like={"value": _NUMBER, "loss": _NUMBER}
 )
 """Sum of both where the server reads their mean over clients alone."""
+SCORING = frozenset({*SCORES, SCORE_MEAN.name})
+"""Names of all messages after a round, by which its model is scored."""
 
 
 @dataclass(frozen=True, slots=True)

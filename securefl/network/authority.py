@@ -22,6 +22,7 @@ from securefl.errors import (
     KeyFileError,
     MessageRefused,
     OpeningRefused,
+    OtherSettings,
     PeerError,
     RunFolderError,
     SecureFLError,
@@ -291,7 +292,7 @@ class AuthorityProcess:
     async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:
         """Take up what holds now: keys may be rotated, and members revoked, between rounds."""
         if asked.settings != self._log.settings:
-            raise OpeningRefused(
+            raise OtherSettings(
                 "the authority has other settings than the server: give all processes the same file"
             )
         if asked.scores and not self._config.seals_scores:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from securefl.errors import (
     BlindTotalRefused,
     OpeningRefused,
+    OtherSettings,
     PeerError,
     TooFewContributions,
     TotalRefused,
@@ -214,6 +215,8 @@ async def _answer(authority: Link, frame: Frame, size: int) -> bytes:
     refusal = bodies.parsed(bodies.Refusal, received.body, authority.name)
     if refusal.rubbish:
         raise TotalRefused(refusal.reason)
+    if refusal.final:
+        raise OtherSettings(refusal.reason)
     raise (TooFewContributions if refusal.too_few else OpeningRefused)(refusal.reason)
 
 

@@ -23,6 +23,7 @@ from securefl.crypto.one_time import KEY_SUM_BYTES, KeySum, constant_bytes, cons
 from securefl.crypto.params import MATCHES
 from securefl.errors import (
     MessageRefused,
+    OtherSettings,
     PeerError,
     SecureFLError,
     TooFewContributions,
@@ -179,6 +180,8 @@ class Reason(Body):
     """Number of the round that a client is out of; 0 where it is not about one."""
     diverged: bool = False
     """True where a client leaves since its own values cannot be sent."""
+    final: bool = False
+    """True where no restart mends it: settings, code or a name are others."""
 
 
 class Refusal(Body):
@@ -187,6 +190,8 @@ class Refusal(Body):
     too_few: bool
     rubbish: bool = False
     """True where it is no total of honest clients."""
+    final: bool = False
+    """True where no restart mends it: settings are others."""
     reason: Annotated[str, Field(max_length=MAX_REASON)]
 
 
@@ -259,15 +264,19 @@ def parsed(kind: type[Parsed], body: bytes, sender: str) -> Parsed:
         raise PeerError(f"{sender}: bad {kind.__name__} ({first['msg']})") from None
 
 
-def reason(text: str, *, round_number: int = 0, diverged: bool = False) -> bytes:
+def reason(
+    text: str, *, round_number: int = 0, diverged: bool = False, final: bool = False
+) -> bytes:
     """Return the bytes of a `Reason`, cut to what fits."""
-    return Reason(reason=_fitting(text), round=round_number, diverged=diverged).to_bytes()
+    why = _fitting(text)
+    return Reason(reason=why, round=round_number, diverged=diverged, final=final).to_bytes()
 
 
 def refusal(error: SecureFLError) -> bytes:
     """Return the bytes of a `Refusal`, cut to what fits."""
     too_few, rubbish = (isinstance(error, kind) for kind in (TooFewContributions, TotalRefused))
-    return Refusal(too_few=too_few, rubbish=rubbish, reason=_fitting(str(error))).to_bytes()
+    final, why = isinstance(error, OtherSettings), _fitting(str(error))
+    return Refusal(too_few=too_few, rubbish=rubbish, final=final, reason=why).to_bytes()
 
 
 def _fitting(text: str) -> str:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from securefl.build.own_model import code_of
-from securefl.errors import KeyFileError, PeerError, SecureFLError
+from securefl.errors import KeyFileError, NotOfThisRun, PeerError, SecureFLError
 from securefl.exchange.blind import BlindTotal
 from securefl.federation.clients_round import Answer
 from securefl.federation.contribution import Refused, Sent
@@ -39,6 +39,17 @@ PAUSE_S = 1.0
 class _RunOver(Exception):
     """End of the run; the reason is empty where by the server all is well."""
 
+    def __init__(self, reason: str, *, final: bool = False) -> None:
+        super().__init__(reason)
+        self.final = final
+        """True where no restart of this client's mends it."""
+
+    @classmethod
+    def told(cls, body: bytes, name: str) -> _RunOver:
+        """Return it as a server's GOODBYE says it; raises PeerError."""
+        said = bodies.parsed(bodies.Reason, body, name)
+        return cls(said.reason, final=said.final)
+
 
 @dataclass(slots=True)
 class ClientProcess:
@@ -59,6 +70,7 @@ class ClientProcess:
         """Take part until the run is over; a lost connection is taken up again.
 
         Raises:
+            NotOfThisRun: the server has no place for it: no restart mends that.
             PeerError: nobody answers or welcomes it for `patience_s`, the peer is not the server,
                 has sent this client home, or sends what it may not.
             RunFolderError: what this client keeps cannot be written, or is lost.
@@ -86,7 +98,8 @@ class ClientProcess:
 
     def _over(self, link: Link, over: _RunOver) -> None:
         if reason := str(over):
-            raise PeerError(f"{link.name}: {reason}") from over
+            kind = NotOfThisRun if over.final else PeerError
+            raise kind(f"{link.name}: {reason}") from over
         name = self.party.name
         if self._is_done():
             return self.say(f"{name}: the run is over")
@@ -150,10 +163,10 @@ class ClientProcess:
             ) from error
         if received.frame is Frame.WELCOME:
             return bodies.parsed(bodies.Welcome, received.body, link.name)
-        why = bodies.parsed(bodies.Reason, received.body, link.name).reason
+        over = _RunOver.told(received.body, link.name)
         if received.frame is Frame.LEAVE:
-            raise PeerError(f"{link.name}: {why}")
-        raise _RunOver(why)
+            raise PeerError(f"{link.name}: {over}")
+        raise over
 
     def _take_bundle(self, body: bytes) -> None:
         try:
@@ -183,7 +196,7 @@ class _Turn:
         session, name = self.session, self.session.party.name
         match self.received.frame:
             case Frame.GOODBYE:
-                raise _RunOver(bodies.parsed(bodies.Reason, self._body(), self.link.name).reason)
+                raise _RunOver.told(self._body(), self.link.name)
             case Frame.LEAVE:
                 left = bodies.parsed(bodies.Reason, self._body(), self.link.name)
                 if left.round in {0, session.round}:
@@ -317,5 +330,5 @@ async def _last_words(link: Link) -> _RunOver | None:
         while True:
             received = await link.receive(said)
             if received.frame is Frame.GOODBYE:
-                return _RunOver(bodies.parsed(bodies.Reason, received.body, link.name).reason)
+                return _RunOver.told(received.body, link.name)
     return None

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import grpc
 from cryptography import x509
 
-from securefl.errors import ConfigError, PeerError, SecureFLError
+from securefl.errors import ConfigError, KeyFileError, PeerError, SecureFLError
 from securefl.network import stream
 from securefl.network.frames import Link
 from securefl.network.identity import NONCE_BYTES, Challenge, ProcessIdentity, host_of
@@ -284,7 +284,7 @@ class Door:
         except SentHome as error:
             # First: if the caller leaves, this ends.
             self._refusals.refuse(caller, f"{link.name}: {error}")
-            await part(link, str(error), error.frame)
+            await part(link, str(error), error.frame, final=error.final)
 
     async def _served(self, link: Link) -> None:
         try:
@@ -294,7 +294,8 @@ class Door:
             if self._placed[name] >= MOST_OF_ONE:
                 raise PeerError(f"{name}: has {MOST_OF_ONE} connections already: close one")
         except SecureFLError as error:
-            raise SentHome(str(error)) from error
+            final = isinstance(error, ConfigError | KeyFileError)
+            raise SentHome(str(error), final=final) from error
         link.name = name
         self._placed[name] += 1
         try:

@@ -57,7 +57,7 @@ class Members:
             raise PeerError(f"{link.name}: no hello within {HELLO_S:g} s") from None
         hello = bodies.parsed(bodies.Hello, received.body, link.name)
         if reason := self._against(link.name, hello):
-            raise SentHome(reason)
+            raise SentHome(reason, final=True)
         if reason := self._not_now(link.name):
             raise SentHome(reason, Frame.LEAVE)
         self._joined_at[link.name] = time.monotonic()

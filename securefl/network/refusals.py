@@ -61,15 +61,19 @@ class Refusals:
 class SentHome(PeerError):
     """Refusal of a caller that may know why: the consortium's CA vouches for it."""
 
-    def __init__(self, reason: str, frame: Frame = Frame.GOODBYE) -> None:
+    def __init__(self, reason: str, frame: Frame = Frame.GOODBYE, *, final: bool = False) -> None:
         super().__init__(reason)
+        self.final = final
+        """True where no restart of the caller's mends it."""
         self.frame = frame
         """Frame in which it is told: GOODBYE, or LEAVE where it may come again."""
 
 
-async def part(link: Link, reason: str, frame: Frame = Frame.GOODBYE) -> None:
+async def part(
+    link: Link, reason: str, frame: Frame = Frame.GOODBYE, *, final: bool = False
+) -> None:
     """Say why this is the end, empty where all is well, and hang up."""
     with suppress(PeerError, TimeoutError):
         async with asyncio.timeout(FINISH_S):
-            await link.send(frame, bodies.reason(reason))
+            await link.send(frame, bodies.reason(reason, final=final))
     link.close()

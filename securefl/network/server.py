@@ -40,7 +40,7 @@ from securefl.federation.ledger import SERVER
 from securefl.federation.message import CARD
 from securefl.federation.officers import Officers
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear, SealedMatch
-from securefl.federation.query import SCORE_MEAN, Query
+from securefl.federation.query import SCORE_MEAN, SCORING, Query
 from securefl.federation.questions import number_bytes
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
@@ -440,6 +440,8 @@ class ServerProcess:
         if self.job.config.run.reproducible and known and not expected:
             raise cannot_go_on(incident.reason)
         how = ":" if incident.name == PASSED else " goes on without"
+        if incident.name in SCORING:  # its contribution to the model has counted
+            how = " is scored without"
         self.say(Warned(f"Round {incident.round}{how} {incident.reason}"))
         body = bodies.reason(incident.reason, round_number=incident.round)
 
@@ -461,7 +463,7 @@ class ServerProcess:
 
         def told(metrics: RoundMetrics) -> None:
             self.monitor.round_done(metrics)
-            n_clients = len({*rounds.participants[-1].present} - {*metrics.dropped})
+            n_clients = len(rounds.participants[-1].counted)
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
                 f"{shown(metrics.metric, metrics.score)}, {n_clients} clients{_worst(metrics)}"

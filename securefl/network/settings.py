@@ -17,6 +17,8 @@ OWN = {"data": {"root"}, "run": {"name"}}
 
 
 _MEMBERS = {"data": {"root", "names"}, "run": {"name"}}
+_SITES = {"data": {"root", "names", "clients"}, "run": {"name"}}
+"""The same where sites bring their own data: the number of names deals nothing out."""
 
 
 def settings_digest(config: Config) -> str:
@@ -26,7 +28,8 @@ def settings_digest(config: Config) -> str:
 
 def study_digest(config: Config) -> str:
     """Return the name of the settings whoever takes part: the same once sites have joined."""
-    return hashlib.sha256(config.model_dump_json(exclude=_MEMBERS).encode()).hexdigest()
+    who = _SITES if config.samples else _MEMBERS
+    return hashlib.sha256(config.model_dump_json(exclude=who).encode()).hexdigest()
 
 
 def table_digests(config: Config) -> dict[str, str]:

@@ -67,7 +67,8 @@ class RoundMetrics:
     upload_bytes: int
     """Bytes that all clients sent in this round."""
     dropped: tuple[str, ...]
-    """Clients of which a message was refused in this round."""
+    """Clients of which a message was refused in this round; one that did not score the model is
+    none of them."""
     seconds: float
     simulated_s: float | None = None
     """Duration of the round on simulated devices; None without."""

@@ -22,7 +22,7 @@ import safetensors.torch
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
-from securefl.errors import ConfigError, RunFolderError
+from securefl.errors import ConfigError, OtherRun, RunFolderError
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
@@ -124,20 +124,21 @@ class RunFolder:
         join it, and the folder has these settings from then on.
 
         Raises:
-            RunFolderError: it holds a run of other settings, or a simulation, or cannot be used.
+            OtherRun: it holds a run of other settings, or a simulation.
+            RunFolderError: it cannot be used.
         """
         if not holds_run(path):
             return cls.create(path, config)
         sessions = read_environment(path / ENVIRONMENT).sessions
         if sessions and not cls(path).is_over_processes():
-            raise RunFolderError(
+            raise OtherRun(
                 f"{path}: holds a simulation, whose clients are no processes: name another folder, "
                 f"or go on with {way_on(path) or 'nothing: it is complete'}"
             )
         try:
             new = joining(read_config(path), config, admitted)
         except ConfigError as error:
-            raise RunFolderError(f"{path}: {error}") from error
+            raise OtherRun(f"{path}: {error}") from error
         folder = cls(path)
         if new:
             folder._note_joined(new, config)
@@ -148,7 +149,7 @@ class RunFolder:
         """Keep other processes from writing here.
 
         Raises:
-            RunFolderError: one does already.
+            OtherRun: one does already.
         """
         lock = FileLock(self.path / LOCK, timeout=0)
         with _explained(self.path):
@@ -156,7 +157,7 @@ class RunFolder:
                 lock.acquire()
             except Timeout:
                 message = f"{self.path}: another process is at work on this run"
-                raise RunFolderError(message) from None
+                raise OtherRun(message) from None
         try:
             yield
         finally:

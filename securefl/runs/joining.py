@@ -19,18 +19,27 @@ def joining(known: Config, config: Config, admitted: Collection[str]) -> list[st
     """
     if known == config:
         if admitted:
-            raise ConfigError(f"--admit {', '.join(admitted)}: these settings name nobody new")
+            raise ConfigError(
+                f"--admit {', '.join(admitted)}: these settings name nobody new beside the run's "
+                f"{', '.join(known.data.names):.200}: write the name at the end of data.names"
+            )
         return []
     begun, now = known.data.names, config.data.names
     new = list(now[len(begun) :])
-    same = {"data": config.data.model_copy(update={"names": begun})}
+    before = {"names": begun, "clients": known.data.clients}
+    same = {"data": config.data.model_copy(update=before)}
     if now[: len(begun)] != begun or config.model_copy(update=same) != known:
         raise ConfigError(
             "holds a run of other settings: name another folder, or give the settings "
             "that it began with; new sites stand at the end of data.names"
         )
+    options = " ".join(f"--admit {name}" for name in new)
+    if unknown := [name for name in admitted if name not in new]:
+        raise ConfigError(
+            f"--admit {', '.join(unknown)}: the settings name no such new site, but "
+            f"{', '.join(new)}: say {options}, or mend the end of data.names"
+        )
     if {*new} != {*admitted}:
-        options = " ".join(f"--admit {name}" for name in new)
         raise ConfigError(
             f"these settings name {', '.join(new)}, who was not in the run so far: "
             f"they join it with {options}"

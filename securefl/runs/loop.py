@@ -36,6 +36,7 @@ from securefl.federation.incidents import PASSED, SITS_OUT, SPOILED, Incident
 from securefl.federation.ledger import Ledger
 from securefl.federation.left_out import Interruptions, ListsOfModel, Suspects, next_list
 from securefl.federation.opening import Opening
+from securefl.federation.query import SCORING
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.total import Terms, state_digest
@@ -395,7 +396,7 @@ class Rounds:
             loss=score.loss,
             lr=lr,
             upload_bytes=sum(Ledger(entries).upload_bytes().values()),
-            dropped=tuple(sorted({incident.client for incident in incidents})),
+            dropped=tuple(sorted({i.client for i in incidents if i.name not in SCORING})),
             seconds=time.perf_counter() - started,
             simulated_s=participants.simulated_s,
             energy_wh=participants.energy_wh,

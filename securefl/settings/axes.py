@@ -294,12 +294,14 @@ def _homes(package: str, *files: str) -> tuple[str, ...]:
 
 NORMALISATIONS = Axis(
     "algorithm",
+    "normalisation",
     NormalisationChoice,
     "fedtan",
     _homes("algorithms.normalisation", "fedtan", "fixbn", "averaged_bn", "client_bn", "static_bn"),
     "securefl.Normalisation",
 )
 SOLVERS = Axis(
+    "solver",
     "solver",
     SolverChoice,
     "sgd",
@@ -311,6 +313,7 @@ SOLVERS = Axis(
 )
 SERVERS = Axis(
     "server",
+    "server",
     ServerChoice,
     "average",
     _homes("algorithms.servers", "average", "momentum", "adaptive", "fednova"),
@@ -318,6 +321,7 @@ SERVERS = Axis(
 )
 SELECTORS = Axis(
     "selection",
+    "selector",
     SelectorChoice,
     "all",
     _homes("selection", "everybody", "uniform", "data_share", "fedprof", "afl", "cfcfm"),

@@ -67,6 +67,8 @@ class Axis(Generic[Kind]):
     """The choices of one table of settings: those of SecureFL, and others that are installed."""
 
     table: str
+    noun: str
+    """Name of a choice in words, and of the group of entry points, `securefl.NOUN`."""
     base: type[Kind]
     default: str
     homes: tuple[str, ...]
@@ -77,7 +79,7 @@ class Axis(Generic[Kind]):
     @property
     def group(self) -> str:
         """Group of entry points by which other packages register choices of theirs."""
-        return f"securefl.{self.table}"
+        return f"securefl.{self.noun}"
 
     def own(self) -> dict[str, type[Kind]]:
         """Return SecureFL's own choices by name."""

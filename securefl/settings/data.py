@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -43,6 +43,7 @@ class DataTable(Table):
     classes a client, FedTAN App. D), `dominant:SHARE` (of one class each, FedProf),
     `dirichlet:ALPHA`, `quantity:ALPHA` or `label-quantity:ALPHA`."""
     clients: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
+    """Number of clients; that of `names`, where these are given."""
     names: Annotated[tuple[ClientName, ...], Field(max_length=MAX_NAMES)] = ()
     """The clients', in the order of their parts, as their certificates have them; `client-1`,
     `client-2` … where absent."""
@@ -66,6 +67,13 @@ class DataTable(Table):
     """A corruption, a family of them (`noise`, `blur`, `weather` or `digital`) or a domain whose
     clients do not train: they are external, for testing alone."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _counted(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(names := given.get("names"), list | tuple):
+            return ({"clients": len(names)} if names else {}) | given
+        return given
+
     @property
     def traits(self) -> DataSet:
         """Line of the data set in the catalogue."""
@@ -79,6 +87,11 @@ class DataTable(Table):
     @model_validator(mode="after")
     def _fits_together(self) -> DataTable:
         self._check_root()
+        if self.names and len(self.names) != self.clients:
+            raise ValueError(
+                f"data.clients = {self.clients} and data.names has {len(self.names)} names: leave "
+                "data.clients out, or name each client"
+            )
         if repeated := sorted({c for c in self.corruptions if self.corruptions.count(c) > 1}):
             raise ValueError(
                 f"data.corruptions: {', '.join(repeated)} more than once; name it once"

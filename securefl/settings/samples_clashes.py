@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def reasons_against_samples(config: Config) -> Iterator[str]:
     """Yield why `[samples]` does not go with other settings."""
-    for key in _said(config.data, but={"names"}):
+    for key in _said(config.data, but={"names", "clients"}):
         yield (
             f"data.{key} = {shown(getattr(config.data, key))} with [samples]: sites bring their "
             "own data; leave everything but data.names out of [data]"

@@ -332,3 +332,21 @@ def test_rules_and_names_are_no_values(tmp_path, reason, tells):
     row = {"round": 1, "name": "update/parameters", "client": "client-1", "reason": reason}
     (folder / "incidents.jsonl").write_text(json.dumps(row) + "\n")
     assert [leak.who for leak in in_folder(folder, task)] == ["incidents.jsonl"] * tells
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "way_out"),
+    [
+        ("score/value", Kind.SELECTION, 'With sites.scores = "mean" it reads the mean of scores '),
+        ("selection/size", Kind.SELECTION, "Another selection.name asks clients for no number."),
+        ("update/parameters", Kind.PARAMETERS, 'exchange.encrypt = "model" seals these too.'),
+    ],
+)
+def test_the_way_out_of_what_the_server_reads_is_one(tmp_path, name, kind, way_out):
+    """Sealing the model seals neither scores nor sizes."""
+    ledger = [*read_run(played("model", tmp_path / "run")).ledger]
+    one = next(e for e in ledger if e.receiver == "server" and e.form == "ciphertext")
+    ledger.append(replace(one, name=name, kind=kind, form="plaintext"))
+    section = exposure_section(ledger, [], NOTHING)
+    assert section.verdict is Verdict.WEAK
+    assert section.words.split("The rest was sealed. ")[1].startswith(way_out)

@@ -195,3 +195,13 @@ def test_a_complete_run_is_no_failure_to_who_starts_its_server_again(site, tmp_p
     done = CliRunner().invoke(main, list(map(str, serving(site, "--out", folder.path))))
     assert done.exit_code == 0, done.output
     assert "no round is left" in done.output
+
+
+def test_a_folder_that_no_restart_makes_the_servers_ends_it_with_code_2(site, tmp_path):
+    """A run of other settings, one that nobody joins, or one that another server is at work on."""
+    folder = RunFolder.create(tmp_path / "run", site.config)
+    own = ("--out", folder.path)
+    assert "run of other settings" in refused(*serving(site, *own, "--set", "train.lr=0.123"))
+    assert "name nobody new" in refused(*serving(site, *own, "--admit", "dora"))
+    with folder.locked():
+        assert "another process is at work on this run" in refused(*serving(site, *own))

@@ -11,7 +11,7 @@ from site_files import TABLES, OwnData
 
 import securefl
 from securefl.build.simulation import simulated
-from securefl.errors import OpeningRefused, PeerError, RunFolderError
+from securefl.errors import NotOfThisRun, OpeningRefused, OtherRun, PeerError, RunFolderError
 from securefl.runs.checkpoint import Checkpoint
 from securefl.runs.folder_reader import read_joined
 from securefl.runs.folder_writer import RunFolder
@@ -150,13 +150,17 @@ def test_nobody_joins_unasked(job, monkeypatch):
     for admitted, why in (((), f"--admit {NEW}"), (("mallory",), f"--admit {NEW}")):
         with pytest.raises(RunFolderError, match=why):
             RunFolder.begun_or_new(folder, after.config, admitted)
+    with pytest.raises(
+        OtherRun, match=f"dorra: the settings name no such new site, but {NEW}: say"
+    ):
+        RunFolder.begun_or_new(folder, after.config, ["dorra"])
     with pytest.raises(RunFolderError, match="name nobody new"):
         RunFolder.begun_or_new(folder, before.config, [NEW])
     others = job((NEW, *OLD), *WAYS["fedtan"]).config
     with pytest.raises(RunFolderError, match="new sites stand at the end"):
         RunFolder.begun_or_new(folder, others, [NEW])
     faster = job(NAMES, *WAYS["fedtan"], "train.lr=0.5").config
-    with pytest.raises(RunFolderError, match="other settings"):
+    with pytest.raises(OtherRun, match="other settings"):
         RunFolder.begun_or_new(folder, faster, [NEW])
     RunFolder.begun_or_new(folder, before.config)  # as it was
 
@@ -171,6 +175,7 @@ def test_a_site_with_the_old_settings_is_not_taken_along(job, monkeypatch):
     with pytest.raises(PeerError):
         loop.run()
     assert "other settings than the server, in [data]" in str(loop.ended["alice"])
+    assert isinstance(loop.ended["alice"], NotOfThisRun)
 
 
 def test_what_a_solver_keeps_of_all_clients_takes_nobody_in(job, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from standard_files import (
 )
 
 import securefl
+from securefl.build.job import job_of
 from securefl.data import mnist
 from securefl.data.catalogue import DATA_SETS
 from securefl.data.cifar import CIFAR10_C, load_cifar10_c
@@ -115,6 +118,22 @@ def test_a_data_set_of_files_is_dealt_to_clients_that_its_model_can_learn(
         assert task.model(x).shape[0] == len(x)
     assert not task.client_tests
     assert not task.external
+
+
+def test_there_are_as_many_clients_as_names():
+    """Where both are given, they agree."""
+    assert load_config(None, ['data.names=["a", "b", "c"]']).data.clients == 3
+    assert load_config(None, ["data.names=[]"]).data.clients == 5
+    with pytest.raises(ConfigError, match=r"data\.clients = 5 and data\.names has 2 names: leave"):
+        load_config(None, ['data.names=["a", "b"]', "data.clients=5"])
+
+
+@pytest.mark.parametrize("names", [("a", "b", "a"), ("b", "server", "c")])
+def test_a_name_that_is_none_is_named_with_its_key(names):
+    config = load_config(None, [f"data.names={json.dumps(names)}", "data.partition=iid"])
+    wrong = "a" if "a" in names else "server"
+    with pytest.raises(ConfigError, match=f"^'{wrong}' in data.names: name each client once"):
+        job_of(config, None)
 
 
 def test_fashion_mnist_has_checksums_of_its_own(tmp_path):

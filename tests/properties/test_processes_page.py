@@ -10,6 +10,8 @@ from pathlib import Path
 from click.testing import CliRunner
 from key_folders import cheap
 
+from securefl.build.job import job_of
+from securefl.settings.load import load_config
 from securefl_cli.main import main
 
 PAGE = (Path(__file__).parents[2] / "docs/processes.md").read_text()
@@ -53,3 +55,12 @@ def test_its_lines_make_a_consortium(tmp_path, monkeypatch):
         ["authority", "serve"],
         ["site", "join"],
     ]
+
+
+def test_its_settings_are_of_the_clients_that_its_lines_name(tmp_path):
+    """A part of the data for each, and as many as the authority needs."""
+    (tmp_path / "job.toml").write_text(
+        re.search(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[1]
+    )
+    others = re.search(r"under its own name: (.*)", BLOCK)[1].split(", ")
+    assert [*job_of(load_config(tmp_path / "job.toml"), None).names] == others

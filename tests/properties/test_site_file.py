@@ -6,12 +6,14 @@ import tomllib
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 
-from securefl.data.site_file import load_site
+from securefl.data.site_file import files_passed_over, load_site
 from securefl.errors import ConfigError, DataError
 from securefl.settings.load import load_config
 from securefl.settings.samples import SamplesTable
+from securefl_cli.main import main
 
 FORM = SamplesTable(
     columns=("age", "smokes", "pressure"),
@@ -278,6 +280,29 @@ def test_other_arrays_are_refused_in_words(tmp_path, x, y, why):
     assert why in str(refused.value)
 
 
+@pytest.mark.parametrize("y", [[0.0, 1.0, 0.0], [[0], [1], [0]], [[0.0], [1.0], [0.0]]])
+def test_labels_of_an_array_may_be_what_a_functions_may_be(tmp_path, y):
+    """Whole numbers of any type, in a column or not."""
+    np.savez(tmp_path / "own.npz", x=np.ones((3, 2)), y=np.array(y))
+    split = loaded(tmp_path, ARRAYS, site='train = "own.npz"\ntest = "own.npz"\n')
+    assert split.train_y.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "why"),
+    [
+        (np.ones((3, 2)) * 1j, np.zeros(3, int), "x holds complex128 values"),
+        (np.ones((3, 2)), np.array([0, 0.5, 1]), "labels are no whole numbers"),
+        (np.ones((3, 2)), np.zeros(3, bool), "y holds bool values"),
+        (np.ones((3, 2)), np.array([0, -1, 1]), "labels from -1 to 1, and 2 classes count from 0"),
+    ],
+)
+def test_arrays_of_no_samples_or_labels_are_refused(tmp_path, x, y, why):
+    np.savez(tmp_path / "own.npz", x=x, y=y)
+    with pytest.raises(DataError, match=why):
+        loaded(tmp_path, ARRAYS, site='train = "own.npz"')
+
+
 def test_pictures_lie_in_folders_of_their_classes(tmp_path):
     """Their labels are places in the settings' classes, whichever folders a site has."""
     folder = tmp_path / "scans" / "dog"
@@ -290,6 +315,39 @@ def test_pictures_lie_in_folders_of_their_classes(tmp_path):
     folder.rename(folder.parent / "wolf")
     with pytest.raises(DataError, match=r"folders wolf are none of samples\.classes"):
         loaded(tmp_path, PICTURES, site=site)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_grey_pictures_of_16_bits_are_those_of_8(tmp_path, dtype):
+    """To half a level of 256."""
+    folder = tmp_path / "scans" / "cat"
+    folder.mkdir(parents=True)
+    ramp = np.linspace(0, np.iinfo(dtype).max, 64).astype(dtype).reshape(8, 8)
+    Image.fromarray(ramp).save(folder / "1.png")
+    x = loaded(tmp_path, PICTURES, site='train = "scans"\ntest = "scans"\n').train_x[0]
+    assert x.flatten(1).tolist() == pytest.approx(
+        np.tile(np.linspace(0, 1, 64), (3, 1)), abs=1 / 255
+    )
+
+
+def test_files_beside_pictures_are_counted_in_words(tmp_path):
+    """A site finds out that half of its scans are of another kind."""
+    folder = tmp_path / "scans" / "cat"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (9, 5)).save(folder / "1.PNG")
+    (tmp_path / "site.toml").write_text('train = "scans"\n')
+    assert files_passed_over(tmp_path / "site.toml") == ""
+    for name in ("2.tif", "3.TIF", "notes", ".hidden"):
+        (folder / name).touch()
+    words = files_passed_over(tmp_path / "site.toml")
+    assert "scans: 3 files are passed over (2 .tif, 1 without an ending): pictures" in words
+    table = "samples.shape=[3, 8, 8]", 'samples.classes=["cat", "dog"]', "samples.most=9"
+    config = (*table, 'data.names=["north", "b", "c"]', "exchange.encrypt=none")
+    Image.new("RGB", (9, 5)).save(folder / "4.png")
+    options = [part for setting in config for part in ("--set", setting)]
+    site = ["--data", str(tmp_path / "site.toml"), "--name", "north"]
+    done = CliRunner().invoke(main, ["site", "review", *options, *site])
+    assert "3 files are passed over" in done.stderr, done.output
 
 
 def test_a_function_of_the_site_gives_samples(tmp_path, monkeypatch):
@@ -392,7 +450,7 @@ def test_code_that_fails_is_refused_without_a_word_of_its_own(
         "torch.ones(3, 2), torch.tensor([0, 1, 0], dtype=torch.uint16)",
         "torch.ones(3, 2), torch.tensor([0, 1, 0], dtype=torch.uint64)",
         "torch.ones(3, 2, dtype=torch.uint16), torch.tensor([[0.0], [1.0], [0.0]])",
-        "[[1, 1], [1, 1], [1, 1]], [False, True, False]",
+        "[[1, 1], [1, 1], [1, 1]], [0, 1, 0]",
     ],
 )
 def test_a_function_gives_arrays_of_any_numbers(tmp_path, monkeypatch, request, given):

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.exposure.views import Leak, PartyView, Shows
+from securefl.audit.exposure.views import Field, Leak, PartyView, Shows
 from securefl.audit.rules import Rule, Verdict, always
 from securefl.federation.ledger import SERVER
+from securefl.federation.query import SCORES
+from securefl.types import LOSS, SIZE, Kind
 
 
 def server_view(found: Sequence[PartyView]) -> PartyView:
@@ -33,6 +35,11 @@ class Exposed:
         return " and ".join(sorted({str(field.kind) for field in fields}))
 
     @property
+    def way_out(self) -> str:
+        """Settings that keep the server from reading these."""
+        return _way_out(server_view(self.views).reads_single_clients)
+
+    @property
     def scored(self) -> bool:
         """True where the server could read a score of each client."""
         return any(field.shows is Shows.SCORES for field in server_view(self.views).fields)
@@ -49,6 +56,18 @@ def _first_leak(found: Exposed) -> str:
         f"{len(found.leaks)} messages or files are not as the settings promise. The first: round "
         f"{first.round}, {first.what}, {first.who}: {first.why}."
     )
+
+
+def _way_out(read: Sequence[Field]) -> str:
+    """Return the settings that keep the server from reading these."""
+    ways = []
+    if any(field.kind is not Kind.SELECTION for field in read):
+        ways.append('exchange.encrypt = "model" seals these too.')
+    if any(field.name in SCORES for field in read):
+        ways.append('With sites.scores = "mean" it reads the mean of scores alone.')
+    if any(field.name in {SIZE, LOSS} for field in read):
+        ways.append("Another selection.name asks clients for no number.")
+    return " ".join(ways)
 
 
 RULES: tuple[Rule[Exposed], ...] = (
@@ -99,7 +118,7 @@ RULES: tuple[Rule[Exposed], ...] = (
         "the server could read single clients' values, as the settings say, and the rest is sealed",
         lambda found: (
             f"As the settings say, and no more: the server could read the {found.read} of every "
-            'single client. The rest was sealed. exchange.encrypt = "model" seals these too.'
+            f"single client. The rest was sealed. {found.way_out}"
         ),
     ),
 )
