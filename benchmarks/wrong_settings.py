@@ -62,11 +62,16 @@ def on_the_command_line(settings: Iterable[str]) -> list[str]:
 WAYS = {"`load_config`": in_python, "`securefl run`": on_the_command_line}
 
 
+def three(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """Return the least, the median and the largest."""
+    return min(seconds), median(seconds), max(seconds)
+
+
 def row(name: str, costs: Sequence[Cost]) -> str:
     """Return a row of the table, which ends with how many were above half a second."""
     wall, cpu = [cost.wall_s for cost in costs], [cost.cpu_s for cost in costs]
     late = sum(seconds > ASKED_S for seconds in wall), sum(seconds > ASKED_S for seconds in cpu)
-    numbers = [f"{s:.2f}" for s in (median(wall), max(wall), median(cpu), max(cpu))]
+    numbers = [f"{s:.2f}" for s in (*three(wall), *three(cpu))]
     return f"| {' | '.join((name, *numbers, *map(str, late)))} |"
 
 
@@ -88,8 +93,9 @@ def main(n: int) -> None:
     print(f"{Machine.here()}.")
     print(f"Processes that were ready to run, the mean of the last minute: {before:.1f} before,")
     print(f"{os.getloadavg()[0]:.1f} after; with more than cores, other work ran beside it.\n")
-    print("| process | median s | largest s | CPU, median s | largest s | above 0.5 s | by CPU |")
-    print("|---|---|---|---|---|---|---|")
+    print("| process | s: least | median | largest | s of CPU: least | median | largest | ", end="")
+    print("above 0.5 s | by CPU |")
+    print("|---|---|---|---|---|---|---|---|---|")
     print("\n".join(rows))
 
 
