@@ -329,6 +329,7 @@ SELECTORS = Axis(
 )
 REFINEMENTS = Axis(
     "fnr",
+    "refinement",
     FnrChoice,
     "none",
     _homes("algorithms", "refinements"),
