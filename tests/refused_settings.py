@@ -346,12 +346,35 @@ WRONG = {
         "is one class",
         "name two at least, or none for numbers",
     ),
+    "units of no number": Wrong(
+        (
+            'samples.columns=["x"]',
+            'samples.classes=["p","q"]',
+            "samples.units={y=10}",
+            "samples.most=10",
+        ),
+        "samples.units",
+        "y is no column of numbers, nor a target that is one",
+        "leave it out",
+    ),
+    "names of other clients": Wrong(
+        (
+            'data.names=["a","b","c"]',
+            "data.clients=2",
+        ),
+        "data.clients = 2",
+        "data.names has 3 names",
+        "leave data.clients out, or name each client",
+    ),
+    "unknown data set": Wrong(
+        ("data.dataset=imagenet",), "data.dataset = 'imagenet'", "must be one of digits"
+    ),
     "data beside samples": Wrong(
         (
             *SITES,
-            "data.clients=3",
+            "data.partition=iid",
         ),
-        "data.clients = 3 with [samples]",
+        "data.partition = 'iid' with [samples]",
         "sites bring their own data",
         "leave everything but data.names out of [data]",
     ),
@@ -741,10 +764,17 @@ WRONG = {
         "weights tell how many records a client has, and let one client",
         'set algorithm.weights = "uniform"',
     ),
+    "twice in a sealed sum": Wrong(
+        ("algorithm.name=fedavg", "selection.name=random", "selection.replacement=with"),
+        'selection.replacement = "with" with exchange.encrypt = ["model"]',
+        "one that counts most often is nearly all of a sealed total",
+        'set selection.replacement = "without", or exchange.encrypt = "none"',
+    ),
     "twice in a sum": Wrong(
         (
             *CLIENT,
             "algorithm.name=fedavg",
+            "exchange.encrypt=none",
             "selection.name=random",
             "selection.replacement=with",
         ),

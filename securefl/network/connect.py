@@ -205,7 +205,8 @@ async def _answered(call: CallersStream, said: bytes) -> bytes:
     except TimeoutError:
         raise NobodyAnswers(f"nothing came within {HANDSHAKE_S:g} s") from None
     except PeerError:
-        await call.gone()  # then gRPC says more of it
+        with suppress(PeerError):
+            await call.read()  # then gRPC says more of it
         if reason := _not_connected(call.error):
             raise NobodyAnswers(reason) from call.error
         raise

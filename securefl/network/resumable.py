@@ -30,7 +30,7 @@ PAUSE_S = 0.2
 KEPT_BYTES = 2**22
 """Bytes that the peer has not taken, above which nothing more is sent: 80 MB/s where an answer
 takes 50 ms. Each end so holds at most that and a chunk, in each direction."""
-UNTOLD_BYTES = 2**18
+UNTOLD_BYTES = 2**20
 """Bytes after which a peer is told that they were taken, where there is nothing to send it."""
 _TAKEN, _PLACE = struct.Struct(">Q"), struct.Struct(">32sQ")
 HEAD_BYTES = _TAKEN.size
@@ -58,6 +58,7 @@ class Resumable:
         """Reason why it is over."""
         self._stream: Stream | None = None
         """The newest one, while it is not cut."""
+        self._receiving: asyncio.Future[PeerError] | None = None
         self._grace: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._kept, self._kept_bytes = deque[bytes](), 0
@@ -163,8 +164,8 @@ class Resumable:
             )
             self.end(why)
             raise why
-        if self._stream:
-            self._stream.close()
+        if self._receiving:
+            self._receiving.cancel()  # which ends an older stream
         if self._grace:
             self._grace.cancel()
             self._untold_bytes = UNTOLD_BYTES  # what was told last may be lost
@@ -173,14 +174,14 @@ class Resumable:
     async def carry(self, stream: Stream, place: bytes = b"") -> None:
         """Carry chunks both ways, after this end's place, until one end hangs up, or a cut."""
         sending = asyncio.ensure_future(self._send_over(stream, place))
-        receiving = asyncio.ensure_future(self._receive_over(stream))
+        self._receiving = receiving = asyncio.ensure_future(self._receive_over(stream))
         closed, why = asyncio.ensure_future(self.closed.wait()), PeerError(CLOSED)
         try:
             work = {sending, receiving, closed}
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             # What either end has said last is on its way.
             await asyncio.wait({receiving}, timeout=FINISH_S)
-            if receiving.done():
+            if receiving.done() and not receiving.cancelled():
                 why = receiving.result()
         finally:
             for task in (sending, receiving, closed):

@@ -96,42 +96,42 @@ class ReadAhead:
         await self._gone.wait()
 
 
-class Stream(ReadAhead):
-    """One end by gRPC: `rpc` is the call, or its handler's context, which ends with `closed`."""
+class Stream:
+    """One end by gRPC: `rpc` is the call, or its handler's context, which ends with `close`."""
 
     def __init__(self, rpc: Any) -> None:
-        super().__init__()
         self._rpc = rpc
+        self._closed = False
         self.error: grpc.RpcError | None = None
         """Reason why the stream was lost, in gRPC's words."""
-        self._reading = asyncio.ensure_future(self._read_ahead(self._next))
 
-    async def _next(self) -> bytes:
+    async def read(self) -> bytes:
+        """See `Chunks.read`; one at a time."""
         try:
             chunk: bytes = await self._rpc.read()
         except grpc.RpcError as error:
             self.error = error
             raise PeerError(why_lost(error)) from error
-        except _ENDED:
-            return b""
-        return b"" if chunk is grpc.aio.EOF else chunk
+        except _ENDED as error:
+            raise PeerError(CLOSED) from error
+        if chunk is grpc.aio.EOF:
+            raise PeerError(CLOSED)
+        return chunk
 
     async def write(self, chunk: bytes) -> None:
-        """Write a chunk: see `Chunks.write`."""
-        if self.closed.is_set():
+        """Write a chunk, one at a time: see `Chunks.write`."""
+        if self._closed:
             raise PeerError(CLOSED)
         try:
             await self._rpc.write(chunk)
         except grpc.RpcError as error:
             raise PeerError(why_lost(error)) from error
         except _ENDED as error:
-            raise self._why from error
+            raise PeerError(CLOSED) from error
 
     def close(self) -> None:
         """Close: see `Chunks.close`."""
-        self.closed.set()
-        self._gone.set()
-        self._reading.cancel()
+        self._closed = True
 
 
 class CallersStream(Stream):
