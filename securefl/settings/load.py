@@ -118,9 +118,21 @@ def _explain(model: type[BaseModel], error: Any) -> str:
         return f"{error['ctx']['error']}"
     if error["type"] == "model_type":
         return f"{key} is a table: write {key}.key = value"
+    return _explain_value(key, error, is_one_kind=len(error["loc"]) > len(place))
+
+
+def _explain_value(key: str, error: Any, *, is_one_kind: bool) -> str:
+    """Explain a value that does not fit; `is_one_kind` where the key takes other kinds, too."""
+    shown = f"{key} = {_shown(error['input'])}"
+    if error["type"] == "missing":  # whose input is the table around it
+        return f"{key}: missing, and has no default: give it"
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
-        return f"{key} = {_shown(error['input'])}: must be text, write it in quotes"
-    return f"{key} = {_shown(error['input'])}: {error['msg'].lower()}"
+        if is_one_kind:
+            return f"{shown}: no text in quotes, which would do, too"
+        return f"{shown}: must be text, write it in quotes"
+    if error["type"] == "string_pattern_mismatch" and error["input"] != error["input"].strip():
+        return f"{shown}: begins or ends with a space: leave it out"
+    return f"{shown}: {error['msg'].lower()}"
 
 
 def _keys_of(model: type[BaseModel], place: Sequence[str | int]) -> list[str]:

@@ -248,9 +248,14 @@ def test_a_word_for_nothing_is_a_level_where_it_is_named(tmp_path):
 SITES = {
     "no such file": ('train = "none.csv"', DataError, "none.csv: No such file"),
     "a sheet": ('train = "own.xlsx"', DataError, "no .csv, .parquet, .npz or .safetensors"),
-    "no train": ("test = 0.2", ConfigError, "train"),
+    "no train": ("test = 0.2", ConfigError, "site.toml: train: missing, and has no default"),
     "an unknown key": ('train = "own.csv"\nsecret = 1', ConfigError, "secret: no such key"),
-    "a share of all": ('train = "own.csv"\ntest = 1.0', ConfigError, "test"),
+    "a share of all": (
+        'train = "own.csv"\ntest = 1.0',
+        ConfigError,
+        "test = 1.0: input should be less than 1",
+    ),
+    "a space": ('train = " own.csv"', ConfigError, "begins or ends with a space: leave it out"),
     "no module": ('train = "nowhere_at_all:data"', ConfigError, "nowhere_at_all:data: cannot be"),
     "no TOML": ("train =", ConfigError, "not valid TOML"),
     "a folder of pictures": ('train = "."', ConfigError, "needs samples.shape"),
