@@ -15,9 +15,7 @@ import click
 
 from securefl.errors import ConfigError
 from securefl.network.connect import Address
-from securefl.network.refusals import Warned
 from securefl.network.server import Patience, ServerProcess, server_job
-from securefl.runs.folder_reader import read_run
 from securefl.runs.session import ServerStart
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
@@ -38,7 +36,6 @@ from securefl_cli.connection import (
     settings_option,
 )
 from securefl_cli.log import log_option, say
-from securefl_cli.passed_rounds import passed_rounds
 from securefl_cli.passphrase import (
     ENVIRONMENT,
     from_environment,
@@ -82,6 +79,10 @@ def run_server(
             folder.note_server(start)
             with metrics_at(start.metrics, process.monitor, "server"), _resumed_by(path):
                 run_until_done(process.run(at, folder))
+    from securefl.network.refusals import Warned
+    from securefl.runs.folder_reader import read_run
+    from securefl_cli.passed_rounds import passed_rounds
+
     record = read_run(path)
     if folder and (passed := passed_rounds(record)):
         say(Warned(f"Note: {passed}"))

@@ -221,7 +221,7 @@ WRONG = {
     "an empty field": (GOOD.replace("52", ""), "'age', sample 2: empty: fill it"),
     "a field too many": (GOOD.replace("52", "5,2"), "sample 2 has 6 fields, and the first line 5"),
     "no line": (HEAD, "has no line of values"),
-    "nothing": ("", "has no column"),
+    "nothing": ("", "is empty: save the table anew"),
     "other bytes": (b"\xff\xfe\x00", "is no CSV file of UTF-8"),
     "an open quote": (GOOD + '"', "is no CSV file"),
     "too many": (HEAD + "a,61,no,1,yes\n" * 11, "11 samples to train on, and samples.most = 10"),
@@ -250,6 +250,7 @@ SITES = {
     "a sheet": ('train = "own.xlsx"', DataError, "no .csv, .parquet, .npz or .safetensors"),
     "no train": ("test = 0.2", ConfigError, "site.toml: train: missing, and has no default"),
     "an unknown key": ('train = "own.csv"\nsecret = 1', ConfigError, "secret: no such key"),
+    "a byte order mark": ('\ufefftrain = "own.csv"\ntest = 1.0', ConfigError, "test = 1.0: input"),
     "a share of all": (
         'train = "own.csv"\ntest = 1.0',
         ConfigError,
