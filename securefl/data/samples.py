@@ -269,7 +269,9 @@ def samples(data: ClientData, owner: str) -> Samples:
     else:
         found = _DatasetSamples(data, owner)
     if len(found) < 2:
-        raise DataError(f"{owner}: {len(found)} samples; batch normalisation needs at least two")
+        raise DataError(
+            f"{owner}: {len(found)} samples; batch normalisation needs at least two: give it more"
+        )
     return found
 
 

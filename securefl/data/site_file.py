@@ -91,7 +91,7 @@ def load_site(
         test = x[order[:n_test]], y[order[:n_test]]
         x, y = x[order[n_test:]], y[order[n_test:]]
     if not len(y):
-        raise DataError(f"{path}: no sample is left to train on")
+        raise DataError(f"{path}: no sample is left to train on: give more, or a smaller test")
     if len(y) > form.most:
         raise DataError(
             f"{path}: {len(y)} samples to train on, and samples.most = {form.most}: leave some "

@@ -44,7 +44,9 @@ def load_table(path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
     fields = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path, wanted)
     n = len(fields[form.target])
     if not n:
-        raise DataError(f"{path}: has no line of values")
+        raise DataError(
+            f"{path}: has no line of values, only names: save the table anew, with its samples"
+        )
     features: list[NDArray[np.float64]] = []
     absent: dict[str, NDArray[np.float64]] = {}
     for column in form.columns:
@@ -136,6 +138,8 @@ def _csv(path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
                 f"{path}: sample {number} has {len(row)} fields, and the first line {len(header)}: "
                 "mend that line; a field that holds a comma stands in quotes"
             )
+    if not header and not lines:
+        raise DataError(f"{path}: is empty: save the table anew, names in its first line")
     places = _columns(path, header, wanted)
     return {name: [row[place] for row in lines] for name, place in places.items()}
 

@@ -145,7 +145,10 @@ class AuthorityLog:
             append_whole(self.folder / name, line)
         except OSError as error:
             reason = error.strerror or error
-            raise RunFolderError(f"{self.folder}: cannot be written ({reason})") from error
+            raise RunFolderError(
+                f"{self.folder}: cannot be written ({reason}): free some space, then the same "
+                "command goes on"
+            ) from error
 
 
 def _lines_of(path: Path, run: str) -> Iterator[bytes]:

@@ -417,8 +417,11 @@ def _explained(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        way_out = "free some space" if error.errno == errno.ENOSPC else "name another folder"
-        if holds_run(folder):
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        way_out = "free some space" if full else "name another folder"
+        if full and (folder / SERVER).exists():
+            way_out += ", then the same command goes on: at authority and sites, too"
+        elif holds_run(folder):
             way_out += f", then go on with {way_on(folder) or 'the same call'}"
             way_out += " (after reproduce or leave-one-out: the same command)"
         raise RunFolderError(f"{folder}: cannot be written ({reason}); {way_out}") from error

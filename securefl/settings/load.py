@@ -65,7 +65,7 @@ def read_tables(path: Path) -> dict[str, Any]:
     json_file = path.suffix == ".json"
     kind = "JSON" if json_file else "TOML"
     try:
-        text = read_bounded(path, MAX_BYTES).decode()
+        text = read_bounded(path, MAX_BYTES).decode("utf-8-sig")
         tables = _parsed(text, json.loads if json_file else tomllib.loads)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"

@@ -57,9 +57,19 @@ def _explained(model: type[BaseModel], error: Any, within: Sequence[str]) -> str
     }
     if error["type"] in said:
         return said[error["type"]]
+    return _explained_value(key, error, is_one_kind=len(error["loc"]) > len(place) - len(within))
+
+
+def _explained_value(key: str, error: Any, *, is_one_kind: bool) -> str:
+    """Explain a value that does not fit; `is_one_kind` where the key takes other kinds, too."""
+    said = f"{key} = {shown(error['input'])}"
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
-        return f"{key} = {shown(error['input'])}: must be text, write it in quotes"
-    return f"{key} = {shown(error['input'])}: {error['msg'].lower()}"
+        if is_one_kind:
+            return f"{said}: no text in quotes, which would do, too"
+        return f"{said}: must be text, write it in quotes"
+    if error["type"] == "string_pattern_mismatch" and error["input"] != error["input"].strip():
+        return f"{said}: begins or ends with a space: leave it out"
+    return f"{said}: {error['msg'].lower()}"
 
 
 def _keys_of(model: type[BaseModel], place: Sequence[str | int]) -> list[str]:

@@ -326,3 +326,13 @@ def test_a_round_that_fails_leaves_its_evidence(tmp_path):
         "client-3",
     ]
     assert rows(tmp_path / "run/ledger.jsonl")[-1]["round"] == failed
+
+
+def test_a_full_disk_of_a_federations_server_is_told_with_what_goes_on(tmp_path, monkeypatch):
+    """The same command does, at each party."""
+    folder = runfolder.RunFolder.create(tmp_path / "run", securefl.Config())
+    (folder.path / runfolder.SERVER).touch()
+    monkeypatch.setattr(runfolder.RunFolder, "_append", full_disk)
+    why = "No space left.*free some space, then the same command goes on: at authority and sites"
+    with pytest.raises(RunFolderError, match=why):
+        folder.note_messages((), ())

@@ -160,7 +160,7 @@ def test_nobody_joins_unasked(job, monkeypatch):
     with pytest.raises(RunFolderError, match="new sites stand at the end"):
         RunFolder.begun_or_new(folder, others, [NEW])
     faster = job(NAMES, *WAYS["fedtan"], "train.lr=0.5").config
-    with pytest.raises(OtherRun, match="other settings"):
+    with pytest.raises(OtherRun, match=r"other settings, in train\.lr: name another"):
         RunFolder.begun_or_new(folder, faster, [NEW])
     RunFolder.begun_or_new(folder, before.config)  # as it was
 
