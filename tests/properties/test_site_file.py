@@ -248,7 +248,7 @@ def test_a_word_for_nothing_is_a_level_where_it_is_named(tmp_path):
 SITES = {
     "no such file": ('train = "none.csv"', DataError, "none.csv: No such file"),
     "a sheet": ('train = "own.xlsx"', DataError, "no .csv, .parquet, .npz or .safetensors"),
-    "no train": ("test = 0.2", ConfigError, "site.toml: train: missing, and has no default"),
+    "no train": ("test = 0.2", ConfigError, "site.toml: train: is missing, and has no default"),
     "an unknown key": ('train = "own.csv"\nsecret = 1', ConfigError, "secret: no such key"),
     "a byte order mark": ('\ufefftrain = "own.csv"\ntest = 1.0', ConfigError, "test = 1.0: input"),
     "a share of all": (
