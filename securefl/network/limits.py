@@ -1,7 +1,7 @@
 """Limits on what others send: what a round announces, and room for what comes too early.
 
 Contributions are added in the order of the clients. A sender for whom there is no room is not read
-from, so that gRPC's flow control stops it; time that it waits so is not counted against it.
+from, so that it waits (`Resumable.write`); time that it waits so is not counted against it.
 """
 
 from __future__ import annotations

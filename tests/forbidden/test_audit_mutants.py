@@ -217,11 +217,11 @@ def sending(patch, make):
     """Beside what each client sends, `make(round, number, name, tensors)`: an entry, its bytes."""
     send = ClientsRound._sent
 
-    def more(self, name, specs, tensors):
+    def more(self, name, specs, tensors, *rest):
         entry, content = make(self, self.context.number, name, tensors)
         ledger = self._outlet.ongoing.server.ledger
         ledger.note(replace(entry, bytes=len(content)), content)
-        return send(self, name, specs, tensors)
+        return send(self, name, specs, tensors, *rest)
 
     patch.setattr(ClientsRound, "_sent", more)
 
@@ -279,9 +279,9 @@ def a_broadcast_carries_one_clients_statistics(patch):
     """In the place of the mean."""
     own, broadcast, send = {}, Server.note_broadcast, ClientsRound._sent
 
-    def sending_own(self, name, specs, tensors):
+    def sending_own(self, name, specs, tensors, *rest):
         own.setdefault(self.context.number, tensors[STATISTICS])
-        return send(self, name, specs, tensors)
+        return send(self, name, specs, tensors, *rest)
 
     def sent(self, state, news, client):
         if state.round in own:
@@ -297,9 +297,9 @@ def a_total_is_one_clients_mean(patch):
     """Sent to all, where the mean over clients should be."""
     first, send, write = {}, ClientsRound._sent, ServerRound._note
 
-    def sending_first(self, name, specs, tensors):
+    def sending_first(self, name, specs, tensors, *rest):
         first.setdefault((self.context.number, *tensors), next(iter(tensors.values())))
-        return send(self, name, specs, tensors)
+        return send(self, name, specs, tensors, *rest)
 
     def noted(self, spec, way, form, content, n_bytes=None):
         if n_bytes is not None:
@@ -367,9 +367,9 @@ def a_sealed_total_is_one_clients_mean(patch):
     """Clients would learn it, where the mean over clients should be."""
     first, send, write = {}, ClientsRound._sent, securefl.federation.authority.total_bytes
 
-    def sending_first(self, name, specs, tensors):
+    def sending_first(self, name, specs, tensors, *rest):
         first.setdefault((self.context.number, *tensors), next(iter(tensors.values())))
-        return send(self, name, specs, tensors)
+        return send(self, name, specs, tensors, *rest)
 
     def other(opened, dtype):
         (values,) = first.get((1, "1/mean"), {"mean": None}).values()

@@ -156,9 +156,9 @@ def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, monkeypatch, fa
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     """Where the operating system itself refuses the bytes, one line says so."""
     script = (
-        "import resource, sys; from pathlib import Path; from securefl_keys import folder;"
+        "import resource, sys; from pathlib import Path; from securefl_keys import consortium;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
-        "folder.init_folder(Path(sys.argv[1]), 'passphrase')"
+        "consortium.init_folder(Path(sys.argv[1]), 'passphrase')"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "keys")],

@@ -59,9 +59,9 @@ def read_update(patch, rounds, *settings):
         before = self._state
         return replace(before, round=after(self, ongoing).round)
 
-    def chosen(self, state, plan, here=None):
+    def chosen(self, state, plan, here=None, *rest):
         names = [n for n in here or self.clients if n != VICTIM or state.round % 2 == 0]
-        return participants(self, state, plan, names)
+        return participants(self, state, plan, names, *rest)
 
     def noting(self, name, total):
         if name == "update/parameters":
@@ -74,7 +74,7 @@ def read_update(patch, rounds, *settings):
     def sending(self, run, number, spec, tensors, *terms):
         if spec.name == "update/parameters" and self.name == VICTIM:
             own.append(vector(tensors))
-        return contribute(self, run, number, spec, tensors, *terms)
+        return contribute(self, run, number, spec, tensors, *terms, **model)
 
     with patch.context() as attack:
         attack.setattr(Rounds, "after", with_the_same_model)
@@ -170,11 +170,11 @@ def test_one_clients_value_closes_a_relu_for_all_but_one(monkeypatch):
     usual = (4 * b1 + w1.sum(1) * 6) / 4
     contribute, read_total = Client.contribute, Client.read_total
 
-    def lying(self, run, number, spec, tensors, *terms):
+    def lying(self, run, number, spec, tensors, *terms, **model):
         if self.name == liar and spec.name == "1/mean":
             tensors = {"mean": 5 * target - 4 * usual}
         out.append(spec.name)
-        return contribute(self, run, number, spec, tensors, *terms)
+        return contribute(self, run, number, spec, tensors, *terms, **model)
 
     def reading(self, run, number, spec, opened):
         total = read_total(self, run, number, spec, opened)

@@ -96,7 +96,7 @@ def test_text_lines_begin_with_time_level_who_and_session(site):
 
 LINES = """
 import sys, warnings
-from securefl.network.refusals import SESSION, Warned
+from securefl.network.saying import SESSION, Warned
 from securefl_cli import log
 log.begin(sys.argv[1], "server")
 log.lines_are_of("hub\\u2028\\x1b[31m")

@@ -24,7 +24,7 @@ from securefl.errors import (
     KeyFileError,
     UnknownClient,
 )
-from securefl_keys import live_keys, party_certificates
+from securefl_keys import party_certificates, verified_bundle
 from securefl_keys.certificate_form import pem_blocks, pem_of, require_issued
 from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.identity import listed, load_identity
@@ -201,7 +201,7 @@ def test_the_door_looks_at_the_clock_of_the_moment(consortium, monkeypatch):
     certificate = transport_in(consortium.root / "alice")
     assert bundle.transport_holder(certificate, "client") == "alice"
     later = now() + timedelta(days=399)
-    monkeypatch.setattr(live_keys, "now", lambda: later)
+    monkeypatch.setattr(verified_bundle, "now", lambda: later)
     with pytest.raises(CertificateExpired):
         bundle.transport_holder(certificate, "client")
 

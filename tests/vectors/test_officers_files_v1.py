@@ -13,7 +13,7 @@ from consortium_v4 import ALICE, MEMBERS, OFFICERS, PASSPHRASE, SESSION
 from securefl.crypto.artefact import Origin
 from securefl.crypto.derived import group_secret
 from securefl.exchange.card_keys import Quorum, card_about
-from securefl_keys import layout, live_keys
+from securefl_keys import layout, verified_bundle
 from securefl_keys.bundle import load_bundle
 from securefl_keys.loading import load_client
 from securefl_keys.officer_card import OfficerCard, load_officer
@@ -72,7 +72,7 @@ def test_the_frozen_secrets_open_the_frozen_cards(bundle, secret):
 
 def test_the_frozen_folder_is_olgas(monkeypatch, tmp_path):
     """Her secret, her number, and what two of three means; the folder stays as it was."""
-    monkeypatch.setattr(live_keys, "now", lambda: THEN)
+    monkeypatch.setattr(verified_bundle, "now", lambda: THEN)
     monkeypatch.setattr("securefl_keys.bundle.now", lambda: THEN)
     shutil.copytree(FILES / "olga", tmp_path / "olga")
     for path in (tmp_path / "olga").iterdir():
