@@ -146,8 +146,8 @@ def test_a_spoiled_total_is_explained(tmp_path, monkeypatch):
         return weight_in(self, spec, times) * (1.5 if self.name == "client-4" else 1)
 
     monkeypatch.setattr(Client, "weight_in", heavier)
-    config, task = settings("model"), make_task(5)
-    config = config.model_copy(update={"run": config.run.model_copy(update={"rounds": 7})})
+    config, task = settings("model"), make_task(8)
+    config = config.model_copy(update={"run": config.run.model_copy(update={"rounds": 12})})
     result = securefl.run(config, task, out=tmp_path / "run")
     monkeypatch.undo()
     left_out = {i.client for i in result.incidents if "left out from now on" in i.reason}

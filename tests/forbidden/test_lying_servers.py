@@ -59,9 +59,9 @@ def read_update(patch, rounds, *settings):
         before = self._state
         return replace(before, round=after(self, ongoing).round)
 
-    def chosen(self, state, plan, here=None, *rest):
+    def chosen(self, state, plan, here=None, again=None):
         names = [n for n in here or self.clients if n != VICTIM or state.round % 2 == 0]
-        return participants(self, state, plan, names, *rest)
+        return participants(self, state, plan, names, again)
 
     def noting(self, name, total):
         if name == "update/parameters":
@@ -71,7 +71,7 @@ def read_update(patch, rounds, *settings):
             totals.append((VICTIM in self._now.counted, values, total.weight))
         return opened(self, name, total)
 
-    def sending(self, run, number, spec, tensors, *terms):
+    def sending(self, run, number, spec, tensors, *terms, **model):
         if spec.name == "update/parameters" and self.name == VICTIM:
             own.append(vector(tensors))
         return contribute(self, run, number, spec, tensors, *terms, **model)

@@ -247,7 +247,7 @@ def test_a_client_that_is_lost_before_the_first_total_of_the_next_round_costs_it
     assert result.metrics[2].loss < result.metrics[1].loss == result.metrics[0].loss
 
 
-@pytest.mark.parametrize("replacement", ["with", "without"])
+@pytest.mark.parametrize("replacement", ["without"])
 def test_a_selection_draws_nobody_else_at_the_same_model(monkeypatch, replacement):
     """The same clients, each as often; at the next model others."""
     taken = {}

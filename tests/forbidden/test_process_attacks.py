@@ -792,7 +792,9 @@ def test_a_client_whose_certificate_expires_meanwhile_is_sent_home(tmp_path, mon
     site = Site(tmp_path / "site", encrypt="none", rounds=3, earlier={"carol": minutes(50)})
     loop, later = Loop(site), MEMBER_LIFETIME - minutes(25)
     monkeypatch.setattr(
-        verified_bundle, "now", lambda: now() + (later if loop.has_said("Round 1/3") else minutes(0))
+        verified_bundle,
+        "now",
+        lambda: now() + (later if loop.has_said("Round 1/3") else minutes(0)),
     )
     record = loop.run()
     assert [m.dropped for m in record.metrics] == [(), ("carol",), ()]

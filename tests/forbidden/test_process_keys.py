@@ -3,7 +3,7 @@
 import errno
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,7 @@ from securefl.network.connect import connected
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
 from securefl.network.party import client_party
+from securefl.network.trust import MemberStanding
 from securefl.runs.folder_reader import OPENINGS
 from securefl.simulation.workspace import Workspace
 from securefl.types import Kind, Memory, MessageSpec
@@ -906,7 +907,9 @@ class Lying:
         return self.keeper.parameters
 
     def now(self):
-        return replace(self.keeper.now(), bundles=self.bundles)
+        standing = self.keeper.now()  # which is not taken apart by `replace`
+        parts = {field.name: getattr(standing, field.name) for field in fields(standing)}
+        return MemberStanding(**parts | {"bundles": self.bundles})
 
 
 def changed_byte(path, at=0.5):

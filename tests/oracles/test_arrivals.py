@@ -62,7 +62,7 @@ def total(clients, order, names=NAMES, without=()):
             rng = torch.Generator().manual_seed(number)
             values = {"w": torch.randn(1000, generator=rng, dtype=torch.float64) * 10.0**number}
             about = RUN, 1, spec, values, 1, ongoing.received_by(name)
-            messages[name] = clients[name].contribute(*about)
+            messages[name] = clients[name].contribute(*about, model=ongoing.context.model)
     arrivals = Arrivals(order, messages)
     RemoteRound(arrivals, {name: name for name in names}, ongoing, None).run()
     found = ongoing.totals()[Kind.PARAMETERS]

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from securefl.errors import ConfigError, DataError
-from securefl.selection import device_simulation
 from securefl.selection.device_simulation import (
     Cost,
     Device,
     Load,
+    cost,
     downlink_bits_per_s,
     draw_devices,
     dropouts,
@@ -42,7 +42,7 @@ def generator(seed=0):
 def test_a_clients_round_in_round_numbers():
     """Down 250 kB = 2 Mbit in 1 s, up 250 kB in 2 s; 40 000 samples are 4 Gcycles an epoch, 2 s."""
     load = Load(40_000, 3, download_bytes=250_000, upload_bytes=250_000, profile_bytes=125_000)
-    made = device_simulation(ROUND_NUMBERS, DEVICE, load)
+    made = cost(ROUND_NUMBERS, DEVICE, load)
     assert made.communication_s == pytest.approx(1 + 2)  # Eq. (11)
     assert made.training_s == pytest.approx(3 * 2)  # Eq. (12)
     assert made.profiling_s == pytest.approx(2)  # Eq. (13)
@@ -56,18 +56,18 @@ def test_a_clients_round_in_round_numbers():
 
 def test_eq_11_is_three_downloads_where_both_ways_weigh_the_same():
     """And encryption, which makes the upload alone heavier, costs twice its bytes of a download."""
-    plain = device_simulation(ROUND_NUMBERS, DEVICE, Load(0, 1, 10**6, 10**6))
+    plain = cost(ROUND_NUMBERS, DEVICE, Load(0, 1, 10**6, 10**6))
     down = 8 * 10**6 / downlink_bits_per_s(ROUND_NUMBERS, DEVICE)
     assert plain.communication_s == pytest.approx(3 * down) == 12
-    sealed = device_simulation(ROUND_NUMBERS, DEVICE, Load(0, 1, 10**6, 5 * 10**6))
+    sealed = cost(ROUND_NUMBERS, DEVICE, Load(0, 1, 10**6, 5 * 10**6))
     assert sealed.communication_s == pytest.approx(plain.communication_s + 2 * 4 * down)
 
 
 def test_without_a_profile_there_is_neither_its_time_nor_its_energy():
     """T_RP and E_RP only apply to FedProf; an empty profile still takes a pass over the data."""
-    none = device_simulation(ROUND_NUMBERS, DEVICE, Load(40_000, 3, 0, 0))
+    none = cost(ROUND_NUMBERS, DEVICE, Load(40_000, 3, 0, 0))
     assert (none.profiling_s, none.profile_upload_s, none.profiling_j) == (0, 0, 0)
-    empty = device_simulation(ROUND_NUMBERS, DEVICE, Load(40_000, 3, 0, 0, profile_bytes=0))
+    empty = cost(ROUND_NUMBERS, DEVICE, Load(40_000, 3, 0, 0, profile_bytes=0))
     assert empty.profiling_s == pytest.approx(2)
 
 
@@ -85,7 +85,7 @@ def test_without_a_profile_there_is_neither_its_time_nor_its_energy():
 def test_the_three_tasks_of_table_2(preset, device, n_samples, epochs, rate, training_s, compute_w):
     """A device of mean speed: its rate, its training time and its power."""
     table = DEVICE_PRESETS[preset]
-    made = device_simulation(table, device, Load(n_samples, epochs, 10**6, 10**6, 8 * 64))
+    made = cost(table, device, Load(n_samples, epochs, 10**6, 10**6, 8 * 64))
     assert downlink_bits_per_s(table, device) == pytest.approx(rate, rel=1e-5)
     assert made.training_s == pytest.approx(training_s)
     assert made.training_j == pytest.approx(compute_w * training_s)
