@@ -41,11 +41,11 @@ Row = TotalId | ScoresRow | OldScoresRow | ReleaseRow | ModelRow
 """Row of the record: a `TotalId` before a total is asked for, a `ModelRow` before it is decrypted,
 and again where it is refused then, a `ScoresRow` before scores are decrypted."""
 MOST_LISTS = 4
-"""Most lists of clients of a round's totals, over all runs of the same settings and all rounds at
-one model."""
+"""Most lists of clients of a round's totals, over all runs of the same settings, and of all totals
+at one model, whatever the settings are."""
 MOST_SESSIONS = 8
 """Most runs of the same settings in which a client's score of one round is opened, or, where noise
-hides clients, a round's totals, or those at one model."""
+hides clients, a round's totals; and most runs in which those at one model are."""
 _ROUND = "round"
 """Name for all totals of a round."""
 
@@ -64,10 +64,11 @@ class OpeningHistory:
         default_factory=lambda: defaultdict(list)
     )
     """Run and clients of each list that a total was opened of, by settings, round and name."""
-    _at_model: defaultdict[tuple[str, str, str], dict[tuple[str, int], _Opened]] = field(
+    _at_model: defaultdict[tuple[str, str], dict[tuple[str, int], _Opened]] = field(
         default_factory=lambda: defaultdict(dict)
     )
-    """Totals of each run and round, by settings, model and name."""
+    """Totals of each run and round, by model and name; what a client sends may follow from the
+    model and its data alone, whatever the settings are."""
     _scored: set[tuple[str, int, str]] = field(default_factory=set)
     """Run, round and client of each score that was opened."""
     _n_scored: Counter[tuple[str, int, str]] = field(default_factory=Counter)
@@ -97,10 +98,10 @@ class OpeningHistory:
                 run, number, name, settings, listed, model, refused = row
                 asked, terms = (run, number, name), {s[0]: Terms(*s[1:]) for s in listed}
                 if refused:
-                    self._forget(asked, settings, model)
+                    self._forget(asked, model)
                 else:
                     self._note(asked, settings, terms)
-                    self._note_at(model, asked, settings, terms)
+                    self._note_at(model, asked, terms)
 
     def claim(self, asked: TotalId) -> None:
         """Use up the one answer for a total.
@@ -194,7 +195,7 @@ class OpeningHistory:
         """Keep the clients of a total that is about to be decrypted."""
         self.write(self._row(asked, signers, model, refused=False))
         self._note(asked, self.settings, signers)
-        self._note_at(model, asked, self.settings, signers)
+        self._note_at(model, asked, signers)
 
     def refuse(self, asked: TotalId, signers: Mapping[str, Terms], model: str = "") -> None:
         """Keep that a total was refused after it was decrypted, so that nobody has seen its values.
@@ -202,7 +203,7 @@ class OpeningHistory:
         Others at this model may then be of other clients; those of its round, in other runs, not.
         """
         self.write(self._row(asked, signers, model, refused=True))
-        self._forget(asked, self.settings, model)
+        self._forget(asked, model)
 
     def _row(
         self, asked: TotalId, signers: Mapping[str, Terms], model: str, *, refused: bool
@@ -255,17 +256,15 @@ class OpeningHistory:
         if total not in known:
             known.append(total)
 
-    def _note_at(
-        self, model: str, asked: TotalId, settings: str, signers: Mapping[str, Terms]
-    ) -> None:
+    def _note_at(self, model: str, asked: TotalId, signers: Mapping[str, Terms]) -> None:
         run, number, name = asked
         if model:
-            known = self._at_model[settings, model, _one_of(name)]
+            known = self._at_model[model, _one_of(name)]
             known.setdefault((run, number), _Opened(dict(signers))).names.add(name)
 
-    def _forget(self, asked: TotalId, settings: str, model: str) -> None:
+    def _forget(self, asked: TotalId, model: str) -> None:
         run, number, name = asked
-        known = self._at_model.get((settings, model, _one_of(name)), {})
+        known = self._at_model.get((model, _one_of(name)), {})
         if of := known.get((run, number)):
             of.names.discard(name)
             if not of.names:
@@ -277,9 +276,9 @@ class OpeningHistory:
         return self._signers.get((self.settings, number, _one_of(name)), [])
 
     def _others_at(self, model: str, asked: TotalId) -> dict[tuple[str, int], _Opened]:
-        """Return what was opened at this model in other rounds or runs of these settings."""
+        """Return what was opened at this model in other rounds, runs and settings."""
         run, number, name = asked
-        known = self._at_model.get((self.settings, model, _one_of(name)), {})
+        known = self._at_model.get((model, _one_of(name)), {})
         return {about: of for about, of in known.items() if about != (run, number)}
 
 

@@ -91,7 +91,7 @@ class Resumable:
         chunk = self._unread.popleft()
         self._unread_bytes -= len(chunk) + _EACH_BYTES
         self._n_taken += 1
-        self._untold_bytes += len(chunk)
+        self._untold_bytes += len(chunk) + HEAD_BYTES + _EACH_BYTES  # as its sender counts them
         if self._untold_bytes >= UNTOLD_BYTES:
             self._wake()
         return chunk
@@ -310,13 +310,20 @@ class Connections:
 
     def _begun(self, certificate: x509.Certificate) -> Resumable:
         for end, of in self._of.values():
-            if end.is_cut and of.subject == certificate.subject:
+            if end.is_cut and of.subject == certificate.subject and self._is_admitted(certificate):
                 end.end(PeerError("its connection was cut, and it has begun another"))
         end = Resumable(secrets.token_bytes(len(_NEW)))
         self._of[end.token] = end, certificate
         self._serving.add(task := asyncio.ensure_future(self._served(end, certificate)))
         task.add_done_callback(self._serving.discard)
         return end
+
+    def _is_admitted(self, certificate: x509.Certificate) -> bool:
+        try:
+            self._admitted(certificate)
+        except SecureFLError:
+            return False
+        return True
 
     async def _served(self, end: Resumable, certificate: x509.Certificate) -> None:
         try:

@@ -144,14 +144,17 @@ class Axis(Generic[Kind]):
 
     def _named_by_class(self, name: str) -> type[Kind]:
         module, _, qualified = name.partition(":")
-        # Of a module that is loaded already, to name a class runs nothing.
-        if name not in _ALLOWED and module not in sys.modules:
+        if name in _ALLOWED:
+            return self._loaded(name, lambda: getattr(import_module(module), qualified))
+        # Of a module that is loaded already, to name a class runs nothing: its __getattr__ would.
+        loaded = vars(sys.modules[module]) if module in sys.modules else {}
+        if qualified not in loaded:
             raise ValueError(
                 f'{self.table}.name = "{name:.200}" is code of this installation, which the '
                 f"settings would run here: look at it, then allow it with securefl --code "
                 f"{name:.200}, in Python with securefl.allow_code({name!r:.200})"
             )
-        return self._loaded(name, lambda: getattr(import_module(module), qualified))
+        return self._loaded(name, lambda: loaded[qualified])
 
     def _loaded(self, name: str, load: Callable[[], object]) -> type[Kind]:
         try:
