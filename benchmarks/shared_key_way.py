@@ -20,7 +20,7 @@ class SharedKeyWay:
             import_module("securefl.exchange.ckks"),
             import_module("securefl.exchange.policy").Policy(),
         )
-        keys = import_module("securefl.exchange.officer").KeySet.ephemeral()
+        keys = import_module("securefl.exchange.keyset").KeySet.ephemeral()
         self._n_values = n_values
         self._sealer, self._adder = ckks.CkksSealer(keys.public), ckks.CkksAdder(keys.adding)
         self._opener = keys.opener(policy.flooding, n_clients)

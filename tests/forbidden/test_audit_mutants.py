@@ -18,6 +18,7 @@ from on_the_wire import nothing_is_handed_over
 from without_error import encrypted_without_error
 
 import securefl
+import securefl.build.parties
 import securefl.build.simulation
 import securefl.crypto.one_time
 import securefl.crypto.seal_ring
@@ -120,8 +121,8 @@ unsealed(Kind.CLIPPING, "clipping", "update/clipping")
 @mutant("profiles", PROFILE, FOLDER, TAP)
 def profiles_unsealed(patch):
     """The channel in the clear, whatever is asked for."""
-    patch.setattr(securefl.build.simulation, "OneTimeProfileSealer", lambda _keys: PlainMatch())
-    patch.setattr(securefl.build.simulation, "SealedMatch", lambda *_: MatchInTheClear())
+    patch.setattr(securefl.build.parties, "OneTimeProfileSealer", lambda _keys: PlainMatch())
+    patch.setattr(securefl.build.parties, "SealedMatch", lambda *_: MatchInTheClear())
 
 
 # The ledger lies.
@@ -217,11 +218,11 @@ def sending(patch, make):
     """Beside what each client sends, `make(round, number, name, tensors)`: an entry, its bytes."""
     send = ClientsRound._sent
 
-    def more(self, name, specs, tensors, *rest):
+    def more(self, name, what, specs, tensors):
         entry, content = make(self, self.context.number, name, tensors)
         ledger = self._outlet.ongoing.server.ledger
         ledger.note(replace(entry, bytes=len(content)), content)
-        return send(self, name, specs, tensors, *rest)
+        return send(self, name, what, specs, tensors)
 
     patch.setattr(ClientsRound, "_sent", more)
 
@@ -281,7 +282,7 @@ def a_broadcast_carries_one_clients_statistics(patch):
 
     def sending_own(self, name, specs, tensors, *rest):
         own.setdefault(self.context.number, tensors[STATISTICS])
-        return send(self, name, specs, tensors, *rest)
+        return send(self, name, what, specs, tensors)
 
     def sent(self, state, news, client):
         if state.round in own:
@@ -299,7 +300,7 @@ def a_total_is_one_clients_mean(patch):
 
     def sending_first(self, name, specs, tensors, *rest):
         first.setdefault((self.context.number, *tensors), next(iter(tensors.values())))
-        return send(self, name, specs, tensors, *rest)
+        return send(self, name, what, specs, tensors)
 
     def noted(self, spec, way, form, content, n_bytes=None):
         if n_bytes is not None:
@@ -369,7 +370,7 @@ def a_sealed_total_is_one_clients_mean(patch):
 
     def sending_first(self, name, specs, tensors, *rest):
         first.setdefault((self.context.number, *tensors), next(iter(tensors.values())))
-        return send(self, name, specs, tensors, *rest)
+        return send(self, name, what, specs, tensors)
 
     def other(opened, dtype):
         (values,) = first.get((1, "1/mean"), {"mean": None}).values()

@@ -257,7 +257,7 @@ def test_a_profile_that_drowns_is_its_clients_incident(tmp_path):
     rows = map(json.loads, (tmp_path / "run" / "incidents.jsonl").read_text().splitlines())
     (row,) = rows
     assert row["client"] == "client-1"
-    assert "drowned in noise" in row["reason"]
+    assert "cannot be sent" in row["reason"]
 
 
 class Scores:

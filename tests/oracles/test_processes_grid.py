@@ -247,5 +247,5 @@ def nearly_the_same_run(job, key_set):
 
 
 def openings(path):
-    """What was opened, of whom; keys are others."""
-    return [replace(row, key_id="", epoch=0, run="") for row in read_rows(path, Opening)]
+    """What was opened, of whom; keys are others, and models by the last bits of their weights."""
+    return [replace(row, key_id="", epoch=0, run="", model="") for row in read_rows(path, Opening)]

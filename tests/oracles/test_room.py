@@ -55,7 +55,7 @@ class Line:
         rng = torch.Generator().manual_seed(number)
         values = {"w": torch.randn(N_VALUES, generator=rng, dtype=torch.float64) * 3.0**number}
         about = RUN, 1, spec, values, 1, self.ongoing.received_by(self.name)
-        return CLIENTS[self.name].contribute(*about)
+        return CLIENTS[self.name].contribute(*about, model=self.ongoing.context.model)
 
     async def write(self, chunk):
         if chunk[0] in {Frame.ROUND, Frame.TOTAL}:

@@ -172,6 +172,10 @@ def test_every_selection_goes_with_every_refinement(selection, fnr, encrypt, key
     beside = [] if fnr == "none" else [*FNR[fnr], "fnr.epochs=1"]
     share = [] if selection == "all" else ["selection.fraction=0.8"]
     settings = ["algorithm.name=fedavg", *SELECTIONS[selection], *share, *beside]
+    if encrypt == "model" and "selection.replacement=with" in settings:
+        with pytest.raises(ConfigError, match="selection.replacement"):
+            run(settings, encrypt, key_set, task_with_public())
+        return
     result = run([*settings, "devices.dropout=0.4"], encrypt, key_set, task_with_public())
     assert len(result.metrics) == 2
     assert torch.isfinite(vector(result.model)).all()
