@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from opacus.accountants import PRVAccountant
 
 from securefl.errors import ConfigError
 from securefl.privacy.events import Gaussian, PrivacyEvent, SampledGaussian, WithoutPrivacy
@@ -167,6 +166,8 @@ def prv_epsilon(events: Iterable[PrivacyEvent], delta: float, error: float = 0.0
         history.append((event.noise_multiplier, rate, event.steps))
     if not history:
         return 0.0
+    from opacus.accountants import PRVAccountant  # it loads torch
+
     accountant = PRVAccountant()
     accountant.history = history
     # log(1 - q) of a release that is not sampled is -inf, which is right. The warning is about the

@@ -280,7 +280,7 @@ def a_broadcast_carries_one_clients_statistics(patch):
     """In the place of the mean."""
     own, broadcast, send = {}, Server.note_broadcast, ClientsRound._sent
 
-    def sending_own(self, name, specs, tensors, *rest):
+    def sending_own(self, name, what, specs, tensors):
         own.setdefault(self.context.number, tensors[STATISTICS])
         return send(self, name, what, specs, tensors)
 
@@ -298,7 +298,7 @@ def a_total_is_one_clients_mean(patch):
     """Sent to all, where the mean over clients should be."""
     first, send, write = {}, ClientsRound._sent, ServerRound._note
 
-    def sending_first(self, name, specs, tensors, *rest):
+    def sending_first(self, name, what, specs, tensors):
         first.setdefault((self.context.number, *tensors), next(iter(tensors.values())))
         return send(self, name, what, specs, tensors)
 
@@ -368,7 +368,7 @@ def a_sealed_total_is_one_clients_mean(patch):
     """Clients would learn it, where the mean over clients should be."""
     first, send, write = {}, ClientsRound._sent, securefl.federation.authority.total_bytes
 
-    def sending_first(self, name, specs, tensors, *rest):
+    def sending_first(self, name, what, specs, tensors):
         first.setdefault((self.context.number, *tensors), next(iter(tensors.values())))
         return send(self, name, what, specs, tensors)
 

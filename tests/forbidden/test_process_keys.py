@@ -908,7 +908,7 @@ class Lying:
 
     def now(self):
         standing = self.keeper.now()  # which is not taken apart by `replace`
-        parts = {field.name: getattr(standing, field.name) for field in fields(standing)}
+        parts = {field.name: getattr(standing, field.name) for field in fields(MemberStanding)}
         return MemberStanding(**parts | {"bundles": self.bundles})
 
 

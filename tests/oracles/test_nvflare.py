@@ -1092,7 +1092,7 @@ def test_without_nvidia_flare_the_error_says_what_to_install(monkeypatch):
 def test_nothing_but_a_job_loads_nvidia_flare():
     code = (
         "import sys, securefl, securefl_cli.main, securefl_cli.nvflare_site, securefl_cli."
-        "nvflare_export; sys.exit('nvflare' in sys.modules)"
+        "nvflare; sys.exit('nvflare' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -309,5 +309,7 @@ def test_a_unit_in_which_no_variance_can_be_sent_is_found_before_anything_is(tmp
 def test_a_model_without_a_file_is_refused():
     """Parties compare the file of its code."""
     config = securefl.load_config(None, [*SHORT, *TABLES, "model.name=math:sqrt"])
-    with pytest.raises(ConfigError, match="no file has its source: give a function or class of a file"):
+    with pytest.raises(
+        ConfigError, match="no file has its source: give a function or class of a file"
+    ):
         code_of(config)

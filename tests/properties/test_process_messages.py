@@ -404,7 +404,7 @@ def test_no_changed_request_is_opened(federate, blind):
     What a server asks to read is sealed for clients where the authority's settings say so.
     """
     federation = federate()
-    terms = {name: Terms(times, 3) for times, name in enumerate(federation.clients, 1)}
+    terms = dict.fromkeys(federation.clients, Terms(1, 3))
     request = federation.collect(told="cd" * 32, terms=terms).request(blind=blind)
     content = bodies.open_request(request)
     policy = Policy(read=frozenset() if blind else None)
