@@ -26,7 +26,7 @@ from securefl.runs.folder_reader import OPENINGS, read_rows
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses", "no_hang")
 RUN, OTHER = "ab" * 32, "cd" * 32
 READY = bodies.Ready(run=RUN, settings=SETTINGS, round=1, known=(0, 0), needed=10)
-N_HEADERS = 4500
+N_HEADERS = 3000
 GRIN = "\N{GRINNING FACE}"
 """Twelve bytes of a line of ASCII."""
 

@@ -173,7 +173,7 @@ def test_every_selection_goes_with_every_refinement(selection, fnr, encrypt, key
     share = [] if selection == "all" else ["selection.fraction=0.8"]
     settings = ["algorithm.name=fedavg", *SELECTIONS[selection], *share, *beside]
     if encrypt == "model" and "selection.replacement=with" in settings:
-        with pytest.raises(ConfigError, match="selection.replacement"):
+        with pytest.raises(ConfigError, match=r"selection\.replacement"):
             run(settings, encrypt, key_set, task_with_public())
         return
     result = run([*settings, "devices.dropout=0.4"], encrypt, key_set, task_with_public())
