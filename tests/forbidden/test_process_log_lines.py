@@ -26,7 +26,7 @@ from securefl.runs.folder_reader import OPENINGS, read_rows
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses", "no_hang")
 RUN, OTHER = "ab" * 32, "cd" * 32
 READY = bodies.Ready(run=RUN, settings=SETTINGS, round=1, known=(0, 0), needed=10)
-N_HEADERS = 3000
+N_HEADERS = 4500
 GRIN = "\N{GRINNING FACE}"
 """Twelve bytes of a line of ASCII."""
 
@@ -46,7 +46,7 @@ def unsigned(sender):
 def request_of(site, senders):
     """The frame of a request that is refused, with headers of these senders."""
     key_id = site.bundle("server").card_keys.key_id
-    about = {"run": RUN, "round": 1, "name": "a/mean", "n_values": 10, "state": ""}
+    about = {"run": RUN, "round": 1, "name": "a/mean", "n_values": 10, "state": "", "model": ""}
     key = {"form": ONE_TIME, "key_id": key_id, "epoch": 1}
     return json.dumps({**about, **key, "signed": list(map(unsigned, senders))}).encode()
 
