@@ -482,3 +482,22 @@ def test_in_the_clear_nothing_of_this_holds(monkeypatch):
     losses = [metrics.loss for metrics in result.metrics]
     assert losses[0] > losses[1] > losses[2]
     assert not any(i.name == SITS_OUT for i in result.incidents)
+
+
+def test_a_round_that_moves_no_bit_counts_for_nobody_and_ends_no_run():
+    """The next one is at the same model, of clients on the same terms."""
+
+    def samples(seed):
+        x = torch.randn(16, 4, generator=torch.Generator().manual_seed(seed))
+        x[:, 0] = x[:, 0].sign() * (1 + x[:, 0].abs())
+        return x, (x[:, 0] > 0).long()
+
+    settings = ["run.rounds=4", "train.lr=1e-12", "train.batch_size=16", "data.clients=5"]
+    settings += ["algorithm.name=fedavg", "exchange.encrypt=model"]
+    task = securefl.Task(
+        nn.Linear(4, 2), {c: samples(i) for i, c in enumerate("abcde")}, samples(9)
+    )
+    result = securefl.run(securefl.load_config(None, settings), task)
+    assert len(result.metrics) == 4
+    assert {incident.round for incident in result.incidents} == {1, 2, 3, 4}
+    assert all("left the model as it was" in incident.reason for incident in result.incidents)
