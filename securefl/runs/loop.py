@@ -222,9 +222,9 @@ class Rounds:
         self._left_out: list[str] = []
         """Clients that sit out the last round, since no list with them can be had at its model."""
         self._scored: Score | None = None
+        """Score of the state, where a round of this session has made it."""
         self.ongoing: ServerRound | None = None
         """The round that was begun last."""
-        """Score of the state, where a round of this session has made it."""
         self.counted_in: dict[str, int] = {}
         """The last round of each client whose contributions counted."""
         self._model = copy.deepcopy(parts.task.model)
