@@ -16,6 +16,7 @@ import securefl
 from securefl.errors import SecureFLError
 from securefl.exchange.layout import gains_of
 from securefl.federation.client import Client
+from securefl.federation.left_out import ListsOfModel
 from securefl.federation.round import ServerRound
 from securefl.runs.loop import Rounds
 from securefl.selection.participation import Participation
@@ -104,12 +105,22 @@ def read_update(patch, rounds, *settings):
 
 
 def test_a_server_that_repeats_a_model_reads_no_clients_update(monkeypatch):
-    """All totals at one model are held against each other; `test_one_model_attacks` has it without.
-
-    Though clients draw other batches each time, and no two totals are of one round.
-    """
+    """All totals at one model are held against each other."""
     with pytest.raises(SecureFLError, match="totals at this model were opened"):
         read_update(monkeypatch, 2)
+
+
+def test_without_the_rule_of_one_model_it_reads_a_clients_update(monkeypatch):
+    """Though clients draw other batches each time, and no two totals are of one round."""
+    monkeypatch.setattr(ListsOfModel, "note", lambda _self, _signers: False)
+    monkeypatch.setattr(
+        "securefl.federation.checks.OpeningHistory.require_alike", lambda *_a, **_k: None
+    )
+    few, alone = read_update(monkeypatch, 2)
+    many, _ = read_update(monkeypatch, 24)
+    assert alone < 0.85
+    assert many > few
+    assert many > 0.95
 
 
 def test_a_crafted_model_reads_records_in_a_total_of_all_clients(monkeypatch):
