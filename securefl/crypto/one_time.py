@@ -162,7 +162,7 @@ def score_of(constants: Iterable[int], parameters: MatchParameters = MATCHES) ->
 
 
 def released(part: int, parameters: MatchParameters = MATCHES) -> int:
-    """Return a key's part of a score as it is told: rounded to `MatchParameters.released_bits`.
+    """Return a key's part of a score as it is told: its lowest `weight_bits` bits, noise, are zero.
 
     Whoever chooses the polynomial reads so many bits of a profile, and not those of two
     coefficients whole. Rounding errs by 2^-(scale_bits + 1) of a score, a sixth of its noise.

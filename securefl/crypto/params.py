@@ -163,11 +163,6 @@ class MatchParameters(RingParameters):
         return self.scale_bits + self.weight_bits
 
     @property
-    def released_bits(self) -> int:
-        """Size of what is told of a key's part: its lowest `weight_bits` bits are noise alone."""
-        return self.modulus_bits - self.weight_bits
-
-    @property
     def noise(self) -> float:
         """Standard deviation of a score: that of a coefficient's error."""
         return KEY_DEVIATION / 2.0**self.scale_bits
