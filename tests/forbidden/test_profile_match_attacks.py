@@ -269,16 +269,17 @@ def test_what_officers_open_of_a_mislabelled_score_is_no_score_of_it(parties, sa
 def test_a_server_that_sends_a_polynomial_of_its_own_learns_one_number(parties):
     """The first coefficient of the key, here; any other question of that client is refused.
 
-    With it the profile is as hidden as without.
+    It stands above the bits that are rounded away. With it the profile is as hidden as without.
     """
     profile, baseline = profiles()
-    matched = Matched(parties, profile, baseline)
+    matched, rounded = Matched(parties, profile, baseline), 2**MATCHES.weight_bits
+    assert rounded < min(PRIMES)
     one = np.zeros((2, N), np.uint64)
-    one[:, 0] = 1
+    one[:, 0] = rounded
     exponent = MATCHES.score_scale_bits
     asked = exponent.to_bytes(1) + bytes(12) + polynomial_bytes(one)
     assert len(asked) == SCORE_BYTES
-    assert matched.opened(score=asked) == matched.key.coefficients[0]
+    assert round(matched.opened(score=asked) / rounded) == matched.key.coefficients[0]
     second = np.roll(one, 1, axis=1)
     for score in (matched.score, asked[:13] + polynomial_bytes(second)):
         with pytest.raises(OpeningRefused, match="has answered for the profile of alice already"):
