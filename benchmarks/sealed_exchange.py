@@ -30,8 +30,8 @@ from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.authority_line import ask_to_open, ask_what_holds, give_cards
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import ProcessIdentity
-from securefl.network.settings import settings_digest
 from securefl.network.trust import Role
+from securefl.settings.digests import settings_digest
 from securefl.types import Kind, MessageSpec
 from securefl_keys.live_keys import FolderKeeper
 from securefl_keys.verified_bundle import SoundBundle

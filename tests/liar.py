@@ -11,7 +11,7 @@ from securefl.network import bodies
 from securefl.network.connect import connected
 from securefl.network.frames import Frame
 from securefl.network.party import ClientParty
-from securefl.network.settings import settings_digest
+from securefl.settings.digests import settings_digest
 
 ANYTHING = dict.fromkeys(Frame, 10**7)
 

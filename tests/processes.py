@@ -32,9 +32,9 @@ from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import ProcessIdentity
 from securefl.network.party import client_party
 from securefl.network.server import Patience, ServerProcess, server_job
-from securefl.network.settings import settings_digest, study_digest
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
+from securefl.settings.digests import settings_digest, study_digest
 from securefl_keys import layout
 from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.consortium import init_folder

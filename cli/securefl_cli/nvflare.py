@@ -48,11 +48,12 @@ def write_job(
         ConfigError: the settings cannot run there, or a site's name is none.
         RunFolderError: the folder is there already, or cannot be written.
     """
-    from securefl.network.settings import check_scope, settings_digest, table_digests
+    from securefl.network.settings import check_scope
+    from securefl.settings.digests import digests_by_setting, settings_digest
 
     check_scope(config)
     taking_part = _taking_part(config, sites, authority, officers)
-    job = {"settings": settings_digest(config), "tables": table_digests(config)}
+    job = {"settings": settings_digest(config), "by_setting": digests_by_setting(config)}
     n_calls = max(FEWEST_CALLS, CALLS_OF_ONE * len(taking_part))
     calls = {"max_inbound_call_threads": n_calls, "max_outbound_call_threads": n_calls}
     controller = {"server_obj_id": "securefl", "sync_task_timeout": SYNC_S, **calls}

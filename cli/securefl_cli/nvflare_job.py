@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -17,6 +17,7 @@ from typing import Any
 from securefl.errors import ConfigError, SecureFLError
 from securefl.io.text import printable
 from securefl.nvflare.calls import FULL, HELD_S, OVER, ByCalls, CalledHere, Desk
+from securefl.settings.digests import Digests
 from securefl_cli.nvflare_site import party, server, site_file
 
 try:
@@ -77,17 +78,17 @@ class Published:
 class ServerSide(Published):
     """Server's part, in the process of the job at NVIDIA FLARE's server."""
 
-    def __init__(self, settings: str, tables: Mapping[str, str]) -> None:
+    def __init__(self, settings: str, by_setting: Digests) -> None:
         """Take the job's settings as digests, see `nvflare_site.server`."""
         super().__init__()
         self.settings = settings
-        self.tables = tables
+        self.by_setting = by_setting
 
     @collab.main  # type: ignore[untyped-decorator]
     def run(self) -> None:
         """Run all rounds that are left; NVIDIA FLARE ends the job with what this raises."""
         file, aborted = site_file(_local()), collab.context.is_aborted
-        with server(file, self.settings, self.tables, _say) as work:
+        with server(file, self.settings, self.by_setting, _say) as work:
             if work:
                 asyncio.run(_until(aborted, work(CalledHere(self.listens))))
 
@@ -119,10 +120,10 @@ class ServersCalls:
 class SiteSide:
     """Part of a client, the authority or an officer, in the process of the job at its site."""
 
-    def __init__(self, settings: str, tables: Mapping[str, str]) -> None:
+    def __init__(self, settings: str, by_setting: Digests) -> None:
         """Take the job's settings as digests, see `nvflare_site.party`."""
         self.settings = settings
-        self.tables = tables
+        self.by_setting = by_setting
         self._ended = Event()
         self._thread: Thread | None = None
 
@@ -132,7 +133,7 @@ class SiteSide:
         with ExitStack() as stack:
             try:
                 file = site_file(_local())
-                work = stack.enter_context(party(file, self.settings, self.tables, _say))
+                work = stack.enter_context(party(file, self.settings, self.by_setting, _say))
             except SecureFLError as error:
                 _say(f"This site does not take part: {error}")
                 raise RuntimeError("this site does not take part; its own log says why") from None

@@ -8,7 +8,7 @@ nothing of it leaves the site.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from securefl.network.client import ClientProcess
 from securefl.network.connect import Destination, Entrance
 from securefl.network.party import client_party
 from securefl.network.server import Patience, ServerProcess, server_job
-from securefl.network.settings import differing, settings_digest, table_digests
+from securefl.settings.digests import Digests, differing, digests_by_setting, settings_digest
 from securefl.settings.load import load_config, parse_tables, read_tables
 from securefl.settings.table import Table
 from securefl.settings.tables import Config
@@ -118,20 +118,20 @@ def site_file(local: Path) -> Path:
 
 
 @contextmanager
-def party(path: Path, job: str, tables: Mapping[str, str], say: Say) -> Iterator[Part]:
+def party(path: Path, job: str, by_setting: Digests, say: Say) -> Iterator[Part]:
     """Yield what a client or who opens sums does in a job, given where the server is called.
 
     Args:
         path: the site's file.
         job: digest of the job's settings.
-        tables: short digests of their tables.
+        by_setting: short digests of each of them.
         say: takes lines of progress.
 
     Raises:
         ConfigError: the site has not these settings, or its file does not fit.
         DataError, KeyFileError: its data or its keys cannot be used.
     """
-    found, at, of = read_tables(path), path.parent, (job, tables)
+    found, at, of = read_tables(path), path.parent, (job, by_setting)
     if "keys" in found:
         with _authority(parse_tables(AuthorityFile, found, f"{path}: "), at, of, say) as part:
             yield part
@@ -146,9 +146,7 @@ Part = Callable[[Destination], Coroutine[Any, Any, None]]
 
 
 @contextmanager
-def _authority(
-    file: AuthorityFile, at: Path, job: tuple[str, Mapping[str, str]], say: Say
-) -> Iterator[Part]:
+def _authority(file: AuthorityFile, at: Path, job: tuple[str, Digests], say: Say) -> Iterator[Part]:
     config, keys = _settings(at / file.settings, *job), at / file.keys
     passphrase = _passphrase(at, file.passphrase_file)
     ca = load_roster(keys).ca
@@ -159,9 +157,7 @@ def _authority(
 
 
 @contextmanager
-def _officer(
-    file: OfficerFile, at: Path, job: tuple[str, Mapping[str, str]], say: Say
-) -> Iterator[Part]:
+def _officer(file: OfficerFile, at: Path, job: tuple[str, Digests], say: Say) -> Iterator[Part]:
     config, folder = _settings(at / file.settings, *job), at / file.officer
     bundle = SoundBundle.load(at / file.bundle, "officer")
     passphrase = _passphrase(at, file.passphrase_file)
@@ -171,7 +167,7 @@ def _officer(
         yield lambda server: process.run(own, server)
 
 
-def _client(file: ClientFile, at: Path, job: tuple[str, Mapping[str, str]], say: Say) -> Part:
+def _client(file: ClientFile, at: Path, job: tuple[str, Digests], say: Say) -> Part:
     config = _settings(at / file.settings, *job)
     bundle = SoundBundle.load(at / file.bundle, "client")
     passphrase, folder = _passphrase(at, file.passphrase_file), at / file.identity
@@ -183,7 +179,7 @@ def _client(file: ClientFile, at: Path, job: tuple[str, Mapping[str, str]], say:
 
 @contextmanager
 def server(
-    path: Path, job: str, tables: Mapping[str, str], say: Say
+    path: Path, job: str, by_setting: Digests, say: Say
 ) -> Iterator[Callable[[Entrance], Coroutine[Any, Any, None]] | None]:
     """Yield what the server does in a job, given where it is called; None where no round is left.
 
@@ -195,7 +191,7 @@ def server(
             "start NVIDIA FLARE's server again"
         )
     file, at = parse_tables(ServerFile, read_tables(path), f"{path}: "), path.parent
-    config = _settings(at / file.settings, job, tables)
+    config = _settings(at / file.settings, job, by_setting)
     bundle = SoundBundle.load(at / file.bundle, "server")
     patience = Patience(file.joining_s, file.timeout_s)
     own = process_identity(
@@ -207,17 +203,17 @@ def server(
         yield (lambda entrance: process.run(entrance, folder)) if folder else None
 
 
-def _settings(path: Path, job: str, tables: Mapping[str, str]) -> Config:
+def _settings(path: Path, job: str, by_setting: Digests) -> Config:
     """Return this site's settings, which are the job's; raises ConfigError where none are."""
     files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
     configs = [load_config(file) for file in files]
     for config in configs:
         if settings_digest(config) == job:
             return config
-    where = [differing(table_digests(config), tables) for config in configs]
+    where = [differing(digests_by_setting(config), by_setting) for config in configs]
     raise ConfigError(
         f"{path}: the job has other settings than this site"
-        + (f", in {where[0] or 'what nobody knows'}" if len(where) == 1 else "")
+        + (f", in {where[0]:.300}" if len(where) == 1 else "")
         + ": a site takes part in settings that it has itself, and has looked at (securefl site "
         "review)"
     )

@@ -23,7 +23,7 @@ from securefl.errors import ConfigError
 from securefl.io.files import read_bounded
 from securefl.io.json import require_plain
 from securefl.network.identity import ProcessIdentity
-from securefl.network.settings import differing, settings_digest, table_digests
+from securefl.settings.digests import differing, digests_by_setting, settings_digest
 from securefl.settings.tables import Config
 
 APPROVED = "approved.json"
@@ -50,13 +50,13 @@ class Approval(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    format: Literal["securefl-approval/1"] = "securefl-approval/1"
+    format: Literal["securefl-approval/2"] = "securefl-approval/2"
     site: Annotated[str, Field(max_length=100)]
     approved: Moment
     settings: Sha256
     """Digest of the settings that all parties share."""
-    tables: dict[str, str]
-    """Short digest of each table of them, which tells where others differ."""
+    by_setting: dict[str, dict[str, str]]
+    """Short digest of each of them, which tells where others differ."""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     """Digest of the file that defines the model, where the settings name code."""
     leaves: list[Leaving]
@@ -75,7 +75,7 @@ class Approval(BaseModel):
             site=site,
             approved=moment(at),
             settings=settings_digest(job.config),
-            tables=table_digests(job.config),
+            by_setting=digests_by_setting(job.config),
             code=code_of(job.config),
             leaves=_leaving(found),
             epsilon=_epsilon(found),
@@ -112,7 +112,7 @@ class Approval(BaseModel):
     def require_settings(self, config: Config) -> None:
         """Raise ConfigError unless it approves of exactly these settings."""
         if self.settings != settings_digest(config):
-            where = differing(self.tables, table_digests(config)) or "what nobody knows"
+            where = differing(self.by_setting, digests_by_setting(config))
             raise ConfigError(f"approves of other settings than these: they differ in {where}")
 
     def require_job(self, job: Job) -> None:

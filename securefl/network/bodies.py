@@ -48,8 +48,8 @@ from securefl.io.text import printable
 from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
-TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
-VERSION = 9
+Word = Annotated[str, Field(pattern=r"^[a-z_]{1,64}$")]
+VERSION = 10
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
@@ -60,6 +60,8 @@ MAX_BUNDLE = 2**24
 """Characters of a bundle's files."""
 MAX_CARD = 2**15
 """Characters of a client's cards as one signed message, at most."""
+MAX_HELLO = 2**14
+"""Bytes of a client's first words."""
 CARDS_AT_ONCE = 100
 """Clients of one frame of cards, at most."""
 MAX_REASON = 500
@@ -89,10 +91,10 @@ class Hello(Body):
     version: Annotated[int, Field(ge=1, lt=2**15)] = VERSION
     settings: Hex32
     """Digest of its settings, which must be the server's."""
-    tables: dict[TableName, Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]] = Field(
-        default_factory=dict, max_length=64
+    by_setting: dict[Word, dict[Word, Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]]] = Field(
+        default_factory=dict
     )
-    """Short digest of each table of them."""
+    """Short digest of each of them."""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """Digest of the file that defines its model, where the settings name code."""
     age: Age

@@ -28,9 +28,10 @@ from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import ProcessIdentity
 from securefl.network.party import GONE, ClientParty, PartySession
 from securefl.network.saying import SESSION, Warned
-from securefl.network.settings import check_officers, settings_digest, table_digests
+from securefl.network.settings import check_officers
 from securefl.network.trust import TrustedBundle
 from securefl.runs.session import torch_threads
+from securefl.settings.digests import digests_by_setting, settings_digest
 
 PAUSE_S = 1.0
 """Seconds before a lost connection is taken up again."""
@@ -149,7 +150,7 @@ class ClientProcess:
         config = self.party.job.config
         hello = bodies.Hello(
             settings=settings_digest(config),
-            tables=table_digests(config),
+            by_setting=digests_by_setting(config),
             code=code_of(config),
             age=self.bundle.age,
         )

@@ -15,7 +15,7 @@ from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.limits import Place
 from securefl.network.refusals import SentHome, part
-from securefl.network.settings import differing
+from securefl.settings.digests import Digests, differing
 
 HELLO_S = 10.0
 JOIN_S = 0.5
@@ -31,8 +31,8 @@ class Members:
     """Id of the job: see `bodies.Welcome`."""
     settings: str
     """Digest of the server's settings."""
-    tables: Mapping[str, str]
-    """Short digest of each table of them."""
+    by_setting: Digests
+    """Short digest of each of them."""
     names: Collection[str]
     """Names of the roster, in the order in which clients are added up."""
     timeout_s: float
@@ -52,7 +52,7 @@ class Members:
         """Greet a client, and hold its connection until it ends; raises PeerError."""
         try:
             async with asyncio.timeout(HELLO_S):
-                received = await link.receive({Frame.HELLO: SMALL})
+                received = await link.receive({Frame.HELLO: bodies.MAX_HELLO})
         except TimeoutError:
             raise PeerError(f"{link.name}: no hello within {HELLO_S:g} s") from None
         hello = bodies.parsed(bodies.Hello, received.body, link.name)
@@ -95,10 +95,10 @@ class Members:
         if name not in self.names:
             return f"{name!r} is no client of these settings: see data.names"
         if hello.settings != self.settings:
-            where = differing(hello.tables, self.tables)
+            where = differing(hello.by_setting, self.by_setting)
             return (
-                f"it has other settings than the server, in {where or 'what nobody knows'}: give "
-                "all processes the same file"
+                f"it has other settings than the server, in {where:.300}: give all "
+                "processes the same file"
             )
         if hello.code != self.code:
             return "its code of the model is another than the server's: install one everywhere"

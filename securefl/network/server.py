@@ -64,12 +64,7 @@ from securefl.network.monitor import EVALUATE, OPEN, ServerMonitor
 from securefl.network.officers import OfficerLines, RemoteOfficers, gathered
 from securefl.network.saying import SESSION, Warned
 from securefl.network.scores import Scores
-from securefl.network.settings import (
-    check_officers,
-    check_scope,
-    settings_digest,
-    table_digests,
-)
+from securefl.network.settings import check_officers, check_scope
 from securefl.network.sites import NetworkSites, cannot_go_on
 from securefl.network.trust import Role, TrustedBundle
 from securefl.privacy.history import History
@@ -78,6 +73,7 @@ from securefl.runs.folder_reader import OFFICERS_OPENINGS, RoundMetrics, read_jo
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
 from securefl.runs.session import PROCESSES
+from securefl.settings.digests import digests_by_setting, settings_digest
 from securefl.settings.tables import Config
 from securefl.types import PROFILE, Kind, MessageSpec, State
 
@@ -128,7 +124,7 @@ class ServerProcess:
             secrets.token_hex(32),
             folder.job_id(),
             settings_digest(config),
-            table_digests(config),
+            digests_by_setting(config),
             self.job.names,
             patience.client_s,
             self.say,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from securefl.errors import ConfigError
-from securefl.settings.table import Table
+from securefl.settings.digests import differing, digests_by_setting
 from securefl.settings.tables import Config
 
 
@@ -31,8 +31,10 @@ def joining(known: Config, config: Config, admitted: Collection[str]) -> list[st
     same = {"data": config.data.model_copy(update=before)}
     alike = config.model_copy(update=same) if now[: len(begun)] == begun else config
     if alike != known:
+        of_both = (digests_by_setting(config, exclude=None) for config in (known, alike))
+        where = differing(*of_both)
         raise ConfigError(
-            f"holds a run of other settings, in {', '.join(_differing(known, alike)):.300}: name "
+            f"holds a run of other settings, in {where:.300}: name "
             "another folder, or give the settings that it began with; new sites stand at the end "
             "of data.names"
         )
@@ -59,16 +61,3 @@ def joining(known: Config, config: Config, admitted: Collection[str]) -> list[st
             "the run began with: begin another run with all of them"
         )
     return new
-
-
-def _differing(one: Config, other: Config) -> list[str]:
-    """Return the keys in which settings differ; of a table that one has alone, its name."""
-    found = []
-    for table, value in one:
-        theirs = getattr(other, table)
-        if isinstance(value, Table) and isinstance(theirs, Table):
-            keys = (key for key, own in value if own != getattr(theirs, key))
-            found += [f"{table}.{key}" for key in keys]
-        elif value != theirs:
-            found.append(table)
-    return found

@@ -95,14 +95,14 @@ def test_an_approval_lies_in_the_folder_of_the_identity_by_default(site):
 
 
 @pytest.mark.parametrize(
-    ("setting", "table"),
-    [("train.lr=0.123", "train"), ("run.rounds=3", "run"), ("sites.late=wait", "sites")],
+    ("setting", "name"),
+    [("train.lr=0.123", "train.lr"), ("run.rounds=3", "run.rounds"), ("sites.late=wait", "sites.late")],
 )
-def test_other_settings_are_not_approved(site, text, tmp_path, setting, table):
-    """And the table is named."""
+def test_other_settings_are_not_approved(site, text, tmp_path, setting, name):
+    """And what differs is named."""
     (path := tmp_path / "file.json").write_text(text)
     said = refusal(site, path, "--set", setting)
-    assert f"approves of other settings than these: they differ in [{table}]" in said
+    assert f"approves of other settings than these: they differ in {name}" in said
 
 
 def test_anothers_approval_is_none(site, text, tmp_path):
@@ -117,7 +117,7 @@ def forgeries(text, other):
     """Changed contents under the old signature, and signatures of others."""
     found = json.loads(text)
     leaves = found["leaves"]
-    yield "settings", found | {"settings": other["settings"], "tables": other["tables"]}
+    yield "settings", found | {"settings": other["settings"], "by_setting": other["by_setting"]}
     yield "date", found | {"approved": "2031-01-01T00:00:00Z"}
     yield "a message less", found | {"leaves": leaves[1:]}
     yield "sealed", found | {"leaves": [leaves[0] | {"sealed": True}, *leaves[1:]]}
@@ -147,7 +147,7 @@ def test_a_forged_approval_is_refused(site, text, tmp_path):
         b"[" * 10**5,
         b"\xff\xfe",
         b"x" * (2**20 + 1),
-        b'{"format": "securefl-approval/2"}',
+        b'{"format": "securefl-approval/3"}',
     ],
     ids=["empty", "nothing in it", "deep", "no text", "large", "of another version"],
 )
@@ -206,7 +206,7 @@ def test_a_site_may_require_it_in_its_own_file(site, tmp_path):
     with pytest.raises(DataError):
         client_party(config, identity, tmp_path, own)
     more = config.model_copy(update={"run": config.run.model_copy(update={"rounds": 2})})
-    with pytest.raises(ConfigError, match=r"differ in \[run\]"):
+    with pytest.raises(ConfigError, match=r"differ in run.rounds"):
         client_party(more, identity, tmp_path, own)
     own.write_text(own.read_text().replace("required", "perhaps"))
     with pytest.raises(ConfigError, match="approval = 'perhaps'"):

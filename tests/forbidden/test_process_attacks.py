@@ -35,8 +35,9 @@ from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import Challenge, name_of
 from securefl.network.members import JOIN_S, Members
 from securefl.network.refusals import MOST_LINES
-from securefl.network.settings import check_scope, settings_digest, table_digests
+from securefl.network.settings import check_scope
 from securefl.network.stream import CHUNK_BYTES
+from securefl.settings.digests import digests_by_setting, settings_digest
 from securefl_keys import verified_bundle
 from securefl_keys.certificates import MEMBER_LIFETIME
 from securefl_keys.signed_file import now
@@ -108,7 +109,7 @@ def attacked(site, attack, before=("alice", "bob")):
     said = []
 
     async def scenario():
-        about = "ab" * 32, "ef" * 32, "cd" * 32, table_digests(site.config)
+        about = "ab" * 32, "ef" * 32, "cd" * 32, digests_by_setting(site.config)
         members = Members(*about, CLIENTS, 5.0, said.append)
         bundle, welcomed = site.bundle("server"), (Frame.WELCOME, "")
         door = await listening(
@@ -427,14 +428,16 @@ def test_an_expired_certificate_does_not_come_through_the_handshake(made):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({}, "other settings than the server, in what nobody knows"),  # and lies about tables
-        ({"tables": {"train": "0" * 16}}, "in [train]: give all processes the same file"),
+        ({}, "other settings than the server, in what nobody knows"),  # and lies about each
+        ({"lr": "0" * 16}, "in train.lr: give all processes the same file"),
         ({"version": 2}, "install one release"),
     ],
 )
 def test_a_client_of_other_settings_or_another_release_is_told_so(made, changes, why):
-    tables = table_digests(made.config) | changes.pop("tables", {})
-    hello = bodies.Hello(settings="00" * 32, tables=tables, age=(1, 5), **changes)
+    own = digests_by_setting(made.config)
+    if "lr" in changes:
+        own["train"] |= {"lr": changes.pop("lr")}
+    hello = bodies.Hello(settings="00" * 32, by_setting=own, age=(1, 5), **changes)
 
     async def attack(port):
         answer = await join(made.identity("carol"), made.bundle("client"), port, hello)

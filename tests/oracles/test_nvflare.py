@@ -53,12 +53,12 @@ from securefl.errors import ConfigError, KeyFileError, PeerError, RunFolderError
 from securefl.network.connect import connected
 from securefl.network.frames import Frame
 from securefl.network.identity import Challenge
-from securefl.network.settings import settings_digest, table_digests
 from securefl.nvflare.calls import FULL, OVER, TAKEN, ByCalls, CallersWay
 from securefl.nvflare.handshake import callers_tls, greeted, introduced, listeners_tls
 from securefl.nvflare.stream import PIECE_BYTES, TlsStream
 from securefl.runs.folder_reader import OPENINGS, read_run
 from securefl.runs.folder_writer import RunFolder
+from securefl.settings.digests import digests_by_setting, settings_digest
 from securefl_cli.main import main
 from securefl_cli.nvflare import SIDES, write_job
 from securefl_cli.nvflare_site import party, server, site_file
@@ -915,7 +915,10 @@ def test_a_job_holds_digests_and_no_secret(made, tmp_path):
     meta = json.loads((out / "meta.json").read_text())
     assert meta["deploy_map"] == {"app": ["server", *CLIENTS, "keeper"]}
     assert (meta["min_clients"], meta["name"]) == (4, made.config.name)
-    digests = {"settings": settings_digest(made.config), "tables": table_digests(made.config)}
+    digests = {
+        "settings": settings_digest(made.config),
+        "by_setting": digests_by_setting(made.config),
+    }
     for side, name in (("Server", "server"), ("Site", "client")):
         config = json.loads((out / f"app/config/config_fed_{name}.json").read_text())
         (component,) = config["components"]
@@ -923,7 +926,8 @@ def test_a_job_holds_digests_and_no_secret(made, tmp_path):
         assert component["args"] == digests
         source = Path(securefl.__file__).parents[1] / "cli" / f"{SIDES.replace('.', '/')}.py"
         assert f"\nclass {side}Side" in source.read_text()
-    assert all(re.fullmatch("[0-9a-f]{16}", value) for value in digests["tables"].values())
+    each = [value for table in digests["by_setting"].values() for value in table.values()]
+    assert all(re.fullmatch("[0-9a-f]{16}", value) for value in each)
 
 
 def test_a_planted_secret_in_a_job_is_found(made, tmp_path):
@@ -1006,16 +1010,16 @@ def officers_file(site, folder, name):
 
 
 def job_of(config):
-    return settings_digest(config), table_digests(config)
+    return settings_digest(config), digests_by_setting(config)
 
 
 def test_a_site_takes_part_in_settings_alone_that_it_has(made, tmp_path):
-    """A job of other settings would have other values leave it: it says which tables differ."""
+    """A job of other settings would have other values leave it: it says which settings differ."""
     own = {"bundle": made.folder / "bundles/client", "identity": made.folder / "alice"}
     path = written(made, tmp_path, **own)
     other = job_of(securefl.load_config(made.job, ['exchange.encrypt="none"', "train.lr=0.25"]))
     with pytest.raises(
-        ConfigError, match=r"other settings than this site, in \[exchange\], \[train"
+        ConfigError, match=r"other settings than this site, in exchange\.encrypt, train\.lr: a"
     ):
         party(path, *other, print).__enter__()
     with party(path, *job_of(made.config), print) as part:
@@ -1197,7 +1201,7 @@ def test_a_job_of_other_settings_is_refused_by_a_site(poc, tmp_path):
     job = poc.session.submit_job(str(tmp_path / "job"))
     assert poc.ended(job) != "FINISHED:COMPLETED"
     assert not (site.folder / "run/metrics.jsonl").exists()
-    why = "the job has other settings than this site, in [train]"
+    why = "the job has other settings than this site, in train.lr"
     assert why in poc.said("alice")
     assert why not in poc.said("server")
     assert not any(why in path.read_text() for path in poc.error_logs("alice"))

@@ -17,8 +17,8 @@ from securefl.exchange.officer import KeySet
 from securefl.exchange.opener import Opener
 from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.bundle_keeper import BundleKeeper
-from securefl.network.settings import settings_digest, study_digest
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS
+from securefl.settings.digests import settings_digest, study_digest
 from securefl_cli.roles import officer_process
 from securefl_keys.live_keys import FolderKeeper
 from securefl_keys.loading import load_authority, load_client

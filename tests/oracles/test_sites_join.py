@@ -174,7 +174,7 @@ def test_a_site_with_the_old_settings_is_not_taken_along(job, monkeypatch):
     loop.clients["alice"] = Loop(before).clients["alice"]
     with pytest.raises(PeerError):
         loop.run()
-    assert "other settings than the server, in [data]" in str(loop.ended["alice"])
+    assert "other settings than the server, in data.clients, data.names" in str(loop.ended["alice"])
     assert isinstance(loop.ended["alice"], NotOfThisRun)
 
 

@@ -1,0 +1,60 @@
+"""Digests of settings, by which parties know that theirs are alike, or where they differ."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+from pydantic.main import IncEx
+
+from securefl.settings.tables import Config
+
+Digests: TypeAlias = Mapping[str, Mapping[str, str]]
+"""Short digest of each setting, by table and key."""
+OWN: IncEx = {"data": {"root"}, "run": {"name"}}
+"""Settings that are each process's own affair: the place of the data, and names."""
+_MEMBERS: IncEx = {"data": {"root", "names"}, "run": {"name"}}
+_SITES: IncEx = {"data": {"root", "names", "clients"}, "run": {"name"}}
+"""The same where sites bring their own data: the number of names deals nothing out."""
+
+
+def settings_digest(config: Config) -> str:
+    """Return the name of the settings that all processes share."""
+    return hashlib.sha256(config.model_dump_json(exclude=OWN).encode()).hexdigest()
+
+
+def study_digest(config: Config) -> str:
+    """Return the name of the settings whoever takes part: the same once sites have joined."""
+    who = _SITES if config.samples else _MEMBERS
+    return hashlib.sha256(config.model_dump_json(exclude=who).encode()).hexdigest()
+
+
+def digests_by_setting(config: Config, exclude: IncEx | None = OWN) -> dict[str, dict[str, str]]:
+    """Return a short digest of each setting, by its table and key; none of a table that is none."""
+    return {
+        table: {
+            key: hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+            for key, value in (settings or {}).items()
+        }
+        for table, settings in json.loads(config.model_dump_json(exclude=exclude)).items()
+    }
+
+
+def differing(one: Digests, other: Digests) -> str:
+    """Return in which settings two parties differ, as a message has it.
+
+    Of a table that one of them has alone, its name.
+    """
+    return ", ".join(_differing(one, other)) or "what nobody knows"
+
+
+def _differing(one: Digests, other: Digests) -> Iterator[str]:
+    for table in sorted({*one, *other}):
+        own, theirs = one.get(table, {}), other.get(table, {})
+        if own and theirs:
+            keys = sorted({*own, *theirs})
+            yield from (f"{table}.{key}" for key in keys if own.get(key) != theirs.get(key))
+        elif own or theirs:
+            yield table
