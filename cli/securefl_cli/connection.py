@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -19,6 +19,7 @@ from securefl_cli.key_options import keys_option, passphrase_file_option
 from securefl_cli.log import lines_are_of, say
 
 if TYPE_CHECKING:
+    from securefl.network.connect import Address
     from securefl.network.identity import ProcessIdentity
     from securefl.network.monitor import Watched
     from securefl.network.trust import Role
@@ -123,25 +124,42 @@ metrics_option = click.option(
     "alone where no HOST is given; needs securefl[ops].",
     **or_environment("METRICS"),
 )
+health_option = click.option(
+    "--health",
+    metavar="[HOST:]PORT",
+    help="Answer gRPC's health service there, on this machine alone where no HOST is given: the "
+    'services "" and "ready"; needs securefl[ops].',
+    **or_environment("HEALTH"),
+)
 
 
 @contextmanager
-def metrics_at(metrics: str | None, watched: Watched, role: Role) -> Iterator[None]:
-    """Serve the page of `--metrics` within the block, where it was asked for.
+def watched_at(
+    metrics: str | None, health: str | None, watched: Watched, role: Role
+) -> Iterator[None]:
+    """Serve the page of `--metrics` and the service of `--health` within, where they are asked for.
 
     Raises:
-        ConfigError: the address cannot be had, or what the page needs is not installed.
+        ConfigError: an address cannot be had, or what is needed there is not installed.
     """
-    if metrics is None:
-        yield
-        return
-    from securefl.network.connect import Address
-    from securefl.network.monitor import metrics_page
+    with ExitStack() as stack:
+        if metrics is not None:
+            from securefl.network.metrics_page import metrics_page
 
-    at = Address.parse(f"127.0.0.1:{metrics}" if metrics.isdigit() else metrics)
-    with metrics_page(watched, role, at) as where:
-        say(f"Metrics on http://{where}/metrics")
+            where = stack.enter_context(metrics_page(watched, role, _operators_address(metrics)))
+            say(f"Metrics on http://{where}/metrics")
+        if health is not None:
+            from securefl.network.health import health_service
+
+            where = stack.enter_context(health_service(watched, _operators_address(health)))
+            say(f"Health on {where}")
         yield
+
+
+def _operators_address(text: str) -> Address:
+    from securefl.network.connect import Address
+
+    return Address.parse(f"127.0.0.1:{text}" if text.isdigit() else text)
 
 
 @contextmanager

@@ -14,15 +14,16 @@ from securefl_cli.connection import (
     OWN_PASSPHRASE_FILE,
     config_argument,
     ended_by_sigterm,
+    health_option,
     introduce,
     member_options,
-    metrics_at,
     metrics_option,
     or_environment,
     run_until_done,
     seconds_option,
     server_option,
     settings_option,
+    watched_at,
 )
 from securefl_cli.log import log_option, say
 from securefl_cli.passphrase import read_passphrase
@@ -46,14 +47,16 @@ def authority() -> None:
 @OWN_PASSPHRASE_FILE
 @server_option
 @metrics_option
+@health_option
 @ended_by_sigterm()
-def serve_openings(
+def serve_openings(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
     settings: tuple[str, ...],
     directory: Path,
     passphrase_file: Path | None,
     server: str,
     metrics: str | None,
+    health: str | None,
 ) -> None:
     """Hold the secret keys, call the server, and open for it what the consortium's policy allows.
 
@@ -86,7 +89,7 @@ def serve_openings(
 
     with alone(directory):
         process = authority_process(config, directory, passphrase, say)
-        with metrics_at(metrics, process.monitor, "authority"):
+        with watched_at(metrics, health, process.monitor, "authority"):
             say(f"Calling the server at {at} for consortium {ca.name}")
             run_until_done(process.run(identity, at))
 
@@ -110,6 +113,7 @@ def officer() -> None:
 @OWN_PASSPHRASE_FILE
 @server_option
 @metrics_option
+@health_option
 @ended_by_sigterm()
 def serve_key_sums(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
@@ -119,6 +123,7 @@ def serve_key_sums(  # noqa: PLR0913, PLR0917
     passphrase_file: Path | None,
     server: str,
     metrics: str | None,
+    health: str | None,
 ) -> None:
     """Hold a card key, call the server, and add up for it what the consortium's policy allows.
 
@@ -148,7 +153,7 @@ def serve_key_sums(  # noqa: PLR0913, PLR0917
     introduce(mine, "officer", identity)
     with alone(identity, "officer"):
         process = officer_process(config, identity, sound, passphrase, say)
-        with metrics_at(metrics, process.monitor, "officer"):
+        with watched_at(metrics, health, process.monitor, "officer"):
             say(f"Calling the server at {at} for consortium {sound.ca.name}")
             run_until_done(process.run(mine, at))
 
@@ -222,6 +227,7 @@ def server() -> None:
 )
 @click.option("--out", type=FILE, metavar="DIR", help="The run's folder.", **or_environment("OUT"))
 @metrics_option
+@health_option
 @ended_by_sigterm()
 def serve_rounds(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
@@ -238,6 +244,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     admitted: tuple[str, ...],
     out: Path | None,
     metrics: str | None,
+    health: str | None,
 ) -> None:
     """Wait for the consortium's clients, and run all rounds of the settings with them.
 
@@ -267,6 +274,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
         timeout_s=timeout,
         away_s=away,
         metrics=metrics,
+        health=health,
         data=data.absolute() if data else None,
     )
     run_server(config, start, path, passphrase_file, model, admitted)

@@ -14,7 +14,7 @@ from securefl.network.server import Patience, ServerProcess, server_job
 from securefl.runs.folder_reader import read_run
 from securefl.runs.session import ServerStart
 from securefl.settings.tables import Config
-from securefl_cli.connection import introduce, metrics_at, run_until_done
+from securefl_cli.connection import introduce, run_until_done, watched_at
 from securefl_cli.log import say
 from securefl_cli.passed_rounds import passed_rounds
 from securefl_cli.passphrase import ENVIRONMENT, from_environment, read_own_passphrase
@@ -53,7 +53,8 @@ def run_server(
     with rounds_left(path, config, say, admitted) as folder:
         if folder:
             folder.note_server(start)
-            with metrics_at(start.metrics, process.monitor, "server"), _resumed_by(path):
+            watched = watched_at(start.metrics, start.health, process.monitor, "server")
+            with watched, _resumed_by(path):
                 run_until_done(process.run(at, folder))
     record = read_run(path)
     if folder and (passed := passed_rounds(record)):

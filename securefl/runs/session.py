@@ -129,6 +129,8 @@ class ServerStart(BaseModel):
     away_s: float
     metrics: str | None = None
     """Address of the metrics page; None without."""
+    health: str | None = None
+    """Address of gRPC's health service; None without."""
     data: Path | None = None
     """Absolute path of the server's file that names public samples; None without."""
 

@@ -96,7 +96,11 @@ def test_an_approval_lies_in_the_folder_of_the_identity_by_default(site):
 
 @pytest.mark.parametrize(
     ("setting", "name"),
-    [("train.lr=0.123", "train.lr"), ("run.rounds=3", "run.rounds"), ("sites.late=wait", "sites.late")],
+    [
+        ("train.lr=0.123", "train.lr"),
+        ("run.rounds=3", "run.rounds"),
+        ("sites.late=wait", "sites.late"),
+    ],
 )
 def test_other_settings_are_not_approved(site, text, tmp_path, setting, name):
     """And what differs is named."""

@@ -12,14 +12,20 @@ import time
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import grpc
 import pytest
 from click.testing import CliRunner
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
 from processes import SERVER, Loop, federations
 from prometheus_client.parser import text_string_to_metric_families
 
+from securefl.errors import ConfigError
 from securefl.federation.incidents import Incident
 from securefl.network.connect import Address
-from securefl.network.monitor import AuthorityMonitor, ServerMonitor, metrics_page
+from securefl.network.health import health_service
+from securefl.network.metrics_page import metrics_page
+from securefl.network.monitor import AuthorityMonitor, ServerMonitor
 from securefl.runs.folder_reader import RoundMetrics
 from securefl_cli.main import main
 
@@ -216,12 +222,23 @@ for name in ("tcp", "tcp6"):
 """
 
 
-def test_metrics_without_the_extra_are_refused_in_words(site, monkeypatch):
-    """With the way to have it."""
+OPERATORS = [
+    ("--metrics", "metrics_page", "prometheus_client"),
+    ("--health", "health", "grpc_health"),
+]
+
+
+@pytest.mark.parametrize(("option", "module", "needs"), OPERATORS)
+def test_what_the_extra_has_is_refused_in_words_without_it(
+    site, monkeypatch, option, module, needs
+):
+    """With the way to have it; where it is there and the address is not, that is said."""
     here = site(encrypt="none")
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "securefl.network.monitor", raising=False)
-    arguments = ["server", "serve", here.job, *here.member(SERVER, "server"), "--metrics", "0"]
+    for name in [name for name in sys.modules if name.split(".")[0] == needs]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, needs, None)
+    monkeypatch.delitem(sys.modules, f"securefl.network.{module}", raising=False)
+    arguments = ["server", "serve", here.job, *here.member(SERVER, "server"), option, "0"]
     arguments += ["--out", here.folder / "run"]
     done = CliRunner().invoke(main, list(map(str, arguments)))
     assert done.exit_code == 2
@@ -231,4 +248,48 @@ def test_metrics_without_the_extra_are_refused_in_words(site, monkeypatch):
         arguments[-3:-2] = [str(taken.getsockname()[1])]
         done = CliRunner().invoke(main, list(map(str, arguments)))
     assert done.exit_code == 2
-    assert re.search(r"--metrics 127.0.0.1:\d+: cannot listen there", done.output)
+    assert re.search(rf"{option} 127.0.0.1:\d+: cannot listen there", done.output)
+
+
+def test_every_role_can_be_started_without_any_extra():
+    """What an extra brings is loaded where it is asked for, and nowhere else."""
+    extras = ("prometheus_client", "grpc_health", "ray", "nvflare", "pyarrow")
+    roles = ["server", "authority", "officers", "client", "sites"]
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({extras!r}))
+for role in {roles!r}:
+    __import__("securefl.network." + role)
+import securefl_cli.roles, securefl_cli.serve, securefl_cli.server_run, securefl_cli.site
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_health_by_grpc_is_that_of_the_page(monkeypatch):
+    """An orchestrator asks with the library's own stub."""
+    watched = AuthorityMonitor()
+    with (
+        health_service(watched, Address("127.0.0.1", 0)) as at,
+        grpc.insecure_channel(at) as channel,
+    ):
+        stub = HealthStub(channel)
+
+        def asked(service):
+            return stub.Check(HealthCheckRequest(service=service), timeout=10).status
+
+        assert (asked(""), asked("ready")) == (1, 2)  # SERVING, NOT_SERVING
+        watched.server = "hub"
+        assert (asked(""), asked("ready")) == (1, 1)
+        watched.loop = asyncio.new_event_loop()
+        watched.loop.close()
+        monkeypatch.setattr("securefl.network.monitor.ALIVE_S", 0.2)
+        assert asked("") == 2
+        with pytest.raises(grpc.RpcError, match='the services are "" and "ready"'):
+            asked("securefl")
+        with pytest.raises(grpc.RpcError, match="ask Check"):
+            list(stub.Watch(HealthCheckRequest(), timeout=10))
+        with pytest.raises(grpc.RpcError, match="larger than"):
+            asked("x" * 5000)
+        host, port = at.split(":")
+        with pytest.raises(ConfigError, match="cannot listen there"):
+            health_service(watched, Address(host, int(port))).__enter__()

@@ -35,7 +35,7 @@ def no_variable(monkeypatch):
 
 def test_the_page_has_a_row_for_each_variable_and_names_its_option_and_roles():
     rows = re.findall(r"^\| `(SECUREFL_\w+)` \| `([^`]+)`[^|]* \| (.*) \|$", PAGE, re.MULTILINE)
-    assert len(rows) == 11
+    assert len(rows) == 12
     for variable, option, roles in rows:
         having = [role for role, found in VARIABLES.items() if variable in found]
         assert roles == ("all" if having == list(ROLES) else ", ".join(having))
@@ -57,7 +57,7 @@ def test_no_other_option_comes_from_there(role, monkeypatch):
     _, command = ROLES[role]
     files_and_addresses = {
         *("config_file", "listen", "server", "bundle", "identity", "directory"),
-        *("passphrase_file", "data", "out", "metrics", "log"),
+        *("passphrase_file", "data", "out", "metrics", "health", "log"),
     }
     assert {p.name for p in VARIABLES[role].values()} <= files_and_addresses
     assert "auto_envvar_prefix" not in main.context_settings
