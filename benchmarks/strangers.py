@@ -3,8 +3,9 @@
     python benchmarks/strangers.py
 
 A server and sites are processes of the command line; strangers are tasks of one more process, which
-with `--yielding` has what the others leave of the cores. Quiet and besieged stretches of one run
-take turns.
+with `--yielding` has what the others leave of the cores. With `--apart` the server has a core, the
+sites another, as they have machines of their own, and strangers what the server leaves of its
+core. Quiet and besieged stretches of one run take turns.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import random
 import resource
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -76,13 +77,15 @@ class Siege:
     """Bytes with which an honest site has begun."""
     folder: Path
     yields: bool
-    """True where the strangers have what nobody else wants of this machine, as strangers on another
+    """True where the strangers have what nobody else wants of their cores, as strangers on another
     machine would take nothing of it."""
+    cores: Collection[int]
     calls: Counter[str] = field(default_factory=Counter)
     """Connections so far, by kind."""
 
     def run(self, said: Told) -> None:
         """Besiege until this process is ended; tell seconds of CPU and calls, each second."""
+        os.sched_setaffinity(0, self.cores)
         if self.yields:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         _allow_all_descriptors()
@@ -183,23 +186,37 @@ def _server_cpu_s(job: Job) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
 
 
-def besieged(
-    folder: Path, pairs: int, stretch_s: float, each: int, steps: int, *, yields: bool
+@contextmanager
+def on(cores: Collection[int]) -> Iterator[None]:
+    """Have what is started within run on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def besieged(  # noqa: PLR0913
+    folder: Path, pairs: int, stretch_s: float, each: int, steps: int, *, yields: bool, apart: bool
 ) -> Found:
     """Run a federation, and besiege it in every second stretch."""
+    own, *others = cores = sorted(os.sched_getaffinity(0))
+    of_server, of_sites = ({own}, set(others)) if apart else (set(cores), set(cores))
     ceremony(folder, [*SITES, MEMBER])
     at = f"127.0.0.1:{free_port()}"
     with closing(Proxy(at, SITES)) as proxy:
         settings = JOB.format(n=len(SITES), names=json.dumps(SITES), steps=steps)
         job = Job(folder, "job", settings, SITES, sealed=False, calls=proxy.addresses, at=at)
         try:
-            for party in job.parties.values():
-                party.start()
+            for name, party in job.parties.items():
+                with on(of_server if name == SERVER else of_sites):
+                    party.start()
             while len(job.rounds_done()) < 5:
                 if not job.parties[SERVER].is_alive():
                     raise RuntimeError(job.parties[SERVER].said())
                 time.sleep(0.1)
-            siege = Siege(at, each, proxy.heard[SITES[0]], folder, yields)
+            siege = Siege(at, each, proxy.heard[SITES[0]], folder, yields, of_server)
             return _in_turns(job, siege, pairs, stretch_s)
         finally:
             job.stop()
@@ -251,10 +268,14 @@ def told(values: Sequence[float], unit: str = "") -> str:
 @click.option("--strangers", default=200, show_default=True, help="Of five kinds, as many of each.")
 @click.option("--steps", default=400, show_default=True, help="Of local training in a round.")
 @click.option("--yielding", is_flag=True, help="Strangers run on what others leave of the cores.")
-def main(pairs: int, seconds: float, strangers: int, steps: int, *, yielding: bool) -> None:
+@click.option("--apart", is_flag=True, help="Server and sites have cores of their own.")
+def main(
+    pairs: int, seconds: float, strangers: int, steps: int, *, yielding: bool, apart: bool
+) -> None:
     """Print seconds per round, with strangers and without."""
     with TemporaryDirectory() as made:
-        found = besieged(Path(made), pairs, seconds, strangers // 5, steps, yields=yielding)
+        of = Path(made), pairs, seconds, strangers // 5, steps
+        found = besieged(*of, yields=yielding or apart, apart=apart)
     print(f"{Machine.here()}; {strangers} strangers, {pairs} pairs of {seconds:g} s")
     print(f"quiet    {told(found.quiet_s, ' s')} a round")
     print(f"besieged {told(found.besieged_s, ' s')} a round")

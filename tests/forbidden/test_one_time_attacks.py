@@ -421,7 +421,7 @@ def card_message(federation, client, cards, **changes):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda f, c: card_message(f, "client-1", b"?" + c[1:]), "does not open"),
+        (lambda f, c: card_message(f, "client-1", bytes([c[0] ^ 1]) + c[1:]), "does not open"),
         (lambda f, c: card_message(f, "client-1", c[:-1]), "expected exactly"),
         (lambda f, c: card_message(f, "client-1", c, sender="client-2"), "not signed by"),
         (lambda f, c: card_message(f, "client-1", c, run="cd" * 32), "message of run"),
