@@ -18,6 +18,7 @@ from securefl.errors import (
     ClientLost,
     ConfigError,
     Diverged,
+    MessageRefused,
     OpeningRefused,
     RunFolderError,
     TooFewContributions,
@@ -647,13 +648,13 @@ class Rounds:
     def _opened(self, request: SumRequest) -> OpenedSum | BlindTotal:
         """Have a total opened, whose clients are noted before: a session that resumes knows them.
 
-        Where one authority refuses it, nobody has read it; officers have told the sum of keys.
+        Where one authority refuses it, nobody has read it; officers may have told sums of keys.
         """
         signers, is_new = request.signers, self._lists.note(request.signers)
         self._note_in_flight(request)
         try:
             return self.parts.opener.open(request)
-        except TotalRefused:
+        except (OpeningRefused, MessageRefused):
             if is_new and self._officers.officers == 1:
                 self._lists.forget(signers)
                 self._note_in_flight(request)

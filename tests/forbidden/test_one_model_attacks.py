@@ -395,6 +395,24 @@ def test_with_neither_rule_the_server_reads_the_client(
     assert read_by_difference(opened, truth) == {"eve"}
 
 
+def test_a_list_that_was_refused_is_none_of_the_next_session(consortium, tmp_path, monkeypatch):
+    """Nothing was opened of it: who was on it may stay away."""
+    job = job_of(consortium, tmp_path / "job", "algorithm.name=fedavg")
+
+    def refusing(*_about, **_more):
+        raise OpeningRefused("not today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("securefl.federation.checks.OpeningHistory.require_alike", refusing)
+        with pytest.raises(OpeningRefused, match="not today"):
+            OnTask(job).run()
+    assert RunFolder(job.folder / "run").in_flight().lists == ()
+    second = OnTask(job, 5.0, 1.0)
+    del second.clients["eve"]
+    second.run()
+    assert len(job.record.metrics) == 3
+
+
 @pytest.mark.parametrize("late", ["pass", "wait"])
 def test_the_run_goes_on_once_the_client_is_back(
     consortium, tmp_path, monkeypatch, seen_by_the_server, late
