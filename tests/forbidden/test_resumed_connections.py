@@ -352,6 +352,62 @@ def test_who_was_killed_and_begins_anew_ends_what_was_cut(made):
     asyncio.run(scenario())
 
 
+def test_a_caller_that_is_not_let_in_ends_nothing_that_was_cut(made):
+    """As one of its name whose certificate was revoked: whoever was cut goes on."""
+    let_in = True
+
+    def named(certificate):
+        if not let_in:
+            raise PeerError("alice is revoked")
+        return name_of(made.bundle("server").transport_holder, certificate, "client")
+
+    async def scenario():
+        nonlocal let_in
+        async with heard(made, named) as (at, links, said):
+            alice = await raw(made, at, "alice")
+            token, _ = read_place(alice.began)
+            alice.stream.close()
+            await asyncio.sleep(0.1)
+            let_in = False
+            await raw(made, at, "alice")
+            await until(lambda: any("is revoked" in line for line in said))
+            assert not links[0].lost
+            let_in = True
+            again = await raw(made, at, "alice", PLACE.pack(token, 0))
+            assert read_place(again.began) == (token, 0)
+            again.stream.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_sender_of_small_chunks_is_told_that_they_were_taken(made, monkeypatch):
+    """They take memory beside their bytes, counted at both ends: else it would wait for good."""
+    monkeypatch.setattr(securefl.network.resumable, "KEPT_BYTES", 2**16)
+    monkeypatch.setattr(securefl.network.resumable, "UNTOLD_BYTES", 2**15)
+    heard_of = 0
+
+    async def listen(link):
+        nonlocal heard_of
+        with suppress(PeerError):
+            while True:
+                await link.receive({Frame.DONE: 0})
+                heard_of += 1
+
+    async def scenario():
+        hub = made.identity(SERVER, "server")
+        door = await listening(hub, lambda _: "alice", ANY_PORT, listen, lambda _line: None)
+        about = made.identity("alice"), made.bundle("client"), "server"
+        alice = await connected(*about, Address.parse(door.at), 5)
+        async with asyncio.timeout(20):
+            for _ in range(5000):
+                await alice.send(Frame.DONE)
+        await alice.finish()
+        await until(lambda: heard_of == 5000)
+        await door.stop()
+
+    asyncio.run(scenario())
+
+
 def test_an_end_that_hangs_up_is_no_cut(made):
     """Its peer is told at once, and hears it out."""
 

@@ -191,6 +191,16 @@ def test_a_file_that_names_code_is_refused_until_it_is_allowed(module, tmp_path)
     assert same(securefl.run(allowed, task()), run(*BUILT_IN))
 
 
+def test_to_name_a_loaded_module_runs_nothing_of_it(module, tmp_path):
+    """Also where it would make its names when they are asked for."""
+    name = module("asked = []\ndef __getattr__(name):\n    asked.append(name)\n")
+    asked = importlib.import_module(name).asked
+    (path := tmp_path / "job.toml").write_text(f'[solver]\nname = "{name}:Proximal"\n')
+    with pytest.raises(ConfigError, match="is code of this installation"):
+        securefl.load_config(path)
+    assert [of for of in asked if of != "__path__"] == []
+
+
 def test_the_command_line_allows_code_that_a_file_names(module, tmp_path):
     """Of all commands; a run that is resumed needs it as the file does."""
     name = f"{module(SOLVER)}:Proximal"
