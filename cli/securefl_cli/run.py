@@ -239,7 +239,7 @@ def _start(
 
     task, keys = own.task(config), _keys(config, secrets)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
-    private = config.privacy.level != "none"
+    private = config.privacy.private
     with progress_bar(config.name, config.run.rounds, private=private) as advance:
         result = _watched(
             folder,
@@ -262,7 +262,7 @@ def _resume(folder: Path, secrets: _Secrets, own: Own) -> None:
         return
     task, keys = own.task(record.config), _keys(record.config, secrets)
     done = len(record.metrics)
-    private = record.config.privacy.level != "none"
+    private = record.config.privacy.private
     with progress_bar(
         record.config.name, record.config.run.rounds, done, private=private
     ) as advance:
@@ -400,7 +400,7 @@ def _report(folder: Path, result: Result) -> None:
     passed = passed_rounds(record)
     if passed:
         click.echo(f"Note: {passed}.", err=True)
-    if record.config.privacy.level != "none":
+    if record.config.privacy.private:
         _note_privacy(record.config, result)
     click.echo(
         f"In the papers' counting: {ledger.communication_rounds(1)} exchanges and "

@@ -188,7 +188,7 @@ class _Audits:
 
     def _compared(self) -> str:
         """Return in words how far the replay is the run."""
-        if self.config.privacy.level != "none":
+        if self.config.privacy.private:
             return "with noise drawn anew: another run of the same settings"
         try:
             again = self.replay.models[-1]
@@ -230,7 +230,7 @@ class _Audits:
         scores |= {name: 1 for name in numbers_of(job) if name in SCORES}
         leaks = leaks_in(self.evidence, self.replay.ledger, dtype, scores)
         seen = inspect_rounds(self.config, self.task, n)
-        noisy = self.config.privacy.level == "record"
+        noisy = self.config.privacy.of_records
         return exposure_section(self.run.ledger, leaks, seen, noisy=noisy)
 
     def _membership(self) -> Section:
@@ -250,7 +250,7 @@ class _Audits:
 
     def _epsilon(self) -> Section:
         clients = None
-        if self.config.privacy.level == "client":
+        if self.config.privacy.of_clients:
             clients = client_test(self.config, len(self.task.clients), self.seed)
         return epsilon_section(self.config, self.history, self._canaries(), clients, self.seed)
 
@@ -263,7 +263,7 @@ class _Audits:
         return record_bound(scores, canaries, self.config)
 
     def _inversion(self) -> Section:
-        if self.config.privacy.level != "none":
+        if self.config.privacy.private:
             raise DataError(
                 "what clients send has privacy noise, and this attack is on exact gradients"
             )

@@ -70,7 +70,7 @@ class _Look:
 
 def _own(config: Config, before: NamedTensors, sent: NamedTensors | None) -> NamedTensors | None:
     """Return a client's model: what it sent, or with client-level noise how far it moved."""
-    if sent is None or config.privacy.level != "client":
+    if sent is None or not config.privacy.of_clients:
         return sent
     return {name: before[name] + moved for name, moved in sent.items()}
 
@@ -119,9 +119,7 @@ def sent_statistics(config: Config, ledger: Sequence[Entry], task: Task) -> Sent
     n_records = min(sizes)
     if profiles is Shown.NOT_SENT:
         n_records = min(n_records, config.train.batch_size * steps)
-    noisy = table.level == "record" and (
-        config.algorithm.releases_statistics or Kind.PROFILES in sealed
-    )
+    noisy = table.of_records and (config.algorithm.releases_statistics or Kind.PROFILES in sealed)
     return SentStatistics(
         _form(ledger, Kind.STATISTICS),
         Shown.HIDDEN if profiles is Shown.TOTALS else profiles,
@@ -131,7 +129,7 @@ def sent_statistics(config: Config, ledger: Sequence[Entry], task: Task) -> Sent
         layer=config.selection.profiled_layer,
         sigma=table.statistics_sigma if noisy else None,
         clip=table.statistics_clip,
-        client_sigma=table.sigma if table.level == "client" else None,
+        client_sigma=table.sigma if table.of_clients else None,
     )
 
 

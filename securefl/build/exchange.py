@@ -7,7 +7,6 @@ from dataclasses import replace
 from torch import nn
 
 from securefl.algorithms.algorithm import Algorithm
-from securefl.build.privacy import fewest_shares
 from securefl.errors import ConfigError
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.policy import OpeningRule, Policy
@@ -50,7 +49,7 @@ def policy_of(config: Config, consortium: Policy | None) -> Policy:
     )
     least = max(policy.min_contributions, exchange.min_clients)
     read = READ_BY_SERVER if exchange.blind else None
-    noise = config.privacy.level == "client"
+    noise = config.privacy.of_clients
     return replace(
         policy,
         min_contributions=least,
@@ -63,7 +62,7 @@ def policy_of(config: Config, consortium: Policy | None) -> Policy:
 def policy_of_sums(config: Config, consortium: Policy | None, n_clients: int) -> Policy:
     """Return the policy of sums: where clients share noise, too few shares are not opened."""
     policy = policy_of(config, consortium)
-    least = max(policy.min_contributions, fewest_shares(config, n_clients))
+    least = max(policy.min_contributions, config.privacy.fewest_shares(config, n_clients))
     return replace(policy, min_contributions=least)
 
 

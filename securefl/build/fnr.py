@@ -44,7 +44,7 @@ def refined(config: Config, task: Task, inner: Federated, sgd: Callable[[int], S
         )
     found = {"the public set": samples(task.public, "the public set")}
     (held,) = near(found, task.model).values()
-    noisy = config.privacy.level == "client"
+    noisy = config.privacy.of_clients
     seed = config.run.seed
     context = RefinementContext(held, task.model, task.loss, sgd, seed, noisy=noisy)
     refined: Algorithm = config.fnr.around(inner, context)

@@ -11,15 +11,7 @@ from securefl.algorithms.algorithm import Algorithm
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.build.exchange import check_sealed, least_clients, sealed_kinds
 from securefl.build.fnr import check_refinement, expected_public, fewest_clients, refined
-from securefl.build.privacy import (
-    check_delta,
-    client_level,
-    clipping_of,
-    fewest_shares,
-    record_level,
-    spending,
-    warmed_up,
-)
+from securefl.build.privacy import check_delta, spending, warmed_up
 from securefl.build.training import (
     check_precision,
     chosen_algorithm,
@@ -35,6 +27,7 @@ from securefl.exchange.plain import PlainChannel
 from securefl.federation.query import SCORE_MEAN
 from securefl.federation.server import WeightShares
 from securefl.federation.training import Training
+from securefl.privacy.clipping import clipping_of
 from securefl.privacy.independence_check import require_independent
 from securefl.privacy.odometer import Spending
 from securefl.settings.axes import REFINEMENTS
@@ -103,7 +96,7 @@ class Job:
 
     def spending(self) -> Spending | None:
         """Build the accounting of differential privacy; None where no noise is added."""
-        if self.config.privacy.level == "none":
+        if not self.config.privacy.private:
             return None
         return spending(self.config, _plan_of(self.algorithm, self.task.model), self.task.model)
 
@@ -142,12 +135,12 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
     _require_independent_records(config, task, data)
     check_refinement(config, task, algorithm, data, local)
     check_sealed(config, algorithm, task.model, len(data))
-    needed = max(fewest_clients(config, algorithm), fewest_shares(config, len(data)))
+    needed = max(fewest_clients(config, algorithm), config.privacy.fewest_shares(config, len(data)))
     public_samples = expected_public(algorithm)
     aggregation = Aggregation.FULL if config.selection.counts_all else Aggregation.PARTIAL
     everyone = None if config.samples else sum(weights.values())
     algorithm = Participating(algorithm, len(data), everyone, aggregation)
-    algorithm = client_level(config, algorithm, task.model, len(data))
+    algorithm = config.privacy.around(config, algorithm, task.model, len(data))
     data = {name: of for name, of in data.items() if name in local}
     return Job(config, task, data, public, algorithm, training, weights, needed, public_samples)
 
@@ -161,7 +154,7 @@ def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
         ConfigError, DataError: the settings, the model and the data do not go together, or the run
             adds no noise.
     """
-    if config.privacy.level == "none":
+    if not config.privacy.private:
         raise ConfigError(
             'privacy.level = "none": nothing is noisy, so ε is infinite; set privacy.level = '
             '"record" or "client"'
@@ -191,9 +184,9 @@ def _algorithm(config: Config, task: Task, training: Training, n_clients: int) -
     algorithm = task.algorithm
     if algorithm is None:
         chosen = chosen_algorithm(config, sealed_kinds(config))
-        private = record_level(config, chosen, n_clients, training.batch_size)
+        private = config.privacy.around_training(config, chosen, n_clients, training.batch_size)
         return refined(config, task, private, training.sgd)
-    if config.privacy.level != "none":
+    if config.privacy.private:
         raise ConfigError(
             f'privacy.level = "{config.privacy.level}" with an algorithm of your own: nobody knows '
             "what it sends of a record; name one of the settings' algorithms, or leave privacy out"
@@ -207,6 +200,7 @@ def _algorithm(config: Config, task: Task, training: Training, n_clients: int) -
 
 
 def _require_independent_records(config: Config, task: Task, data: Mapping[str, Samples]) -> None:
-    if config.privacy.level == "record":
+    if config.privacy.of_records:
         frozen = config.algorithm.releases_statistics
-        require_independent(task.model, task.loss, data, clipping_of(config), frozen=frozen)
+        clipping = clipping_of(config.privacy.clipping)
+        require_independent(task.model, task.loss, data, clipping, frozen=frozen)

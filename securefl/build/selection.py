@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from securefl.build.job import Job
-from securefl.build.privacy import randomness_of
 from securefl.errors import ConfigError
 from securefl.exchange.noise import ScoreNoise
 from securefl.federation.broadcast import Broadcast
@@ -18,8 +17,7 @@ from securefl.federation.questions import NumberQuestion, Question
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
 from securefl.federation.training import DEVICES, PROFILING, round_generator
-from securefl.privacy.private_profiles import PrivateProfiler
-from securefl.privacy.randomness import Randomness, Secret, secret
+from securefl.privacy.randomness import Randomness, Secret, randomness_of, secret
 from securefl.selection.device_simulation import ClientWorkloads, SimulatedDevices
 from securefl.selection.fairness import FairnessFloor
 from securefl.selection.participation import Conditions, Participation, RoundSelection
@@ -101,23 +99,19 @@ def _question(name: str, ground: Ground) -> Question:
 
 def score_noise(config: Config) -> ScoreNoise | None:
     """Return the noise that hides a client in its opened score; None where none does."""
-    table = config.privacy
-    if table.level != "client":
-        return None
-    return ScoreNoise(table.score_clip, table.statistics_sigma * table.score_clip)
+    noise: ScoreNoise | None = config.privacy.score_noise()
+    return noise
 
 
 def profiling_of(config: Config, clients: Sequence[str]) -> Profiling:
     """Build the profiling of clients' data, whether or not it is asked for."""
-    table = config.privacy
-    private = PrivateProfiler(table.statistics_clip, table.statistics_sigma)
-    profiler = private if table.level == "record" else None
-    return Profiling(config.selection.profiled_layer, profiler, _randomness(config, clients))
+    layer, profiler = config.selection.profiled_layer, config.privacy.profiler()
+    return Profiling(layer, profiler, _randomness(config, clients))
 
 
 def _randomness(config: Config, clients: Sequence[str]) -> Callable[[int, str], Randomness]:
     number = {client: PROFILING + i for i, client in enumerate(clients)}
-    of, seed = randomness_of(config), config.run.seed
+    of, seed = randomness_of(config.privacy.noise), config.run.seed
     if of is secret:
         return lambda _version, _client: Secret()
     return lambda version, client: of(round_generator(seed, version, number[client]))

@@ -37,6 +37,11 @@ class Clipping(StrEnum):
     """Norm as of `FLAT`, in two backward passes: for norms, and for the sum that they weight."""
 
 
+def clipping_of(clipping: str) -> Clipping:
+    """Return the rule of the setting `privacy.clipping`; an adaptive C clips flat."""
+    return Clipping.FLAT if clipping == "adaptive" else Clipping(clipping)
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class ClippedSum:

@@ -88,3 +88,8 @@ def secret(rng: torch.Generator) -> Secret:
     """Return the operating system's randomness, whatever the generator."""
     del rng
     return Secret()
+
+
+def randomness_of(noise: str) -> RandomnessOf:
+    """Return the source of all of a client's noise, by the setting `privacy.noise`."""
+    return Seeded if noise == "seeded" else secret

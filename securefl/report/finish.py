@@ -48,7 +48,7 @@ def at_end(config: Config) -> AtEnd:
     """Return the function that writes pictures and page."""
 
     def leave(folder: RunFolder, history: History) -> None:
-        if config.privacy.level != "none":
+        if config.privacy.private:
             folder.note_protection(protection_page(config, history))
         for name, picture in pictures(read_run(folder.path)).items():
             folder.note_picture(name, picture)

@@ -39,9 +39,9 @@ class Protection:
 
 def protections(config: Config) -> tuple[Protection, ...]:
     """Return all that clients release of their data under these settings."""
-    level = config.privacy.level
-    found = {"none": _unprotected, "record": _records, "client": _clients}[level](config)
-    return (*found, *_selection(config))
+    choice = config.privacy
+    of = _records if choice.of_records else _clients if choice.of_clients else _unprotected
+    return (*of(config), *_selection(config))
 
 
 def protection_page(config: Config, history: History) -> str:
@@ -87,7 +87,7 @@ def opening_said(config: Config) -> str:
 def epsilon_said(config: Config, history: History) -> str:
     """Say what ε is, whom it is for, and whether anybody could take the noise off."""
     table = config.privacy
-    if table.level == "none":
+    if not table.private:
         return "ε is infinite: training had no noise, so nothing is guaranteed."
     level = Level(table.level)
     said = [epsilon_words(history, level, table.delta)]
@@ -159,10 +159,10 @@ def _shared(release: str, config: Config, sigma: float, sealed_by: Encrypt) -> P
 def _selection(config: Config) -> Iterator[Protection]:
     table, selection = config.privacy, config.selection
     profiled, sealed = selection.asks_for_profiles, config.exchange.seals_profiles
-    if profiled and table.level == "record":
+    if profiled and table.of_records:
         noise = f"σ = {table.statistics_sigma:g}, whole at each client"
         yield Protection("profiles and their scores", noise, *[YES] * 4)
-    elif profiled and table.level == "client":
+    elif profiled and table.of_clients:
         noise = f"σ = {table.statistics_sigma:g}, by the authority"
         server = YES if sealed else f"{NO}: it reads the profiles"
         authority = f"{NO}: it reads scores before the noise" if sealed else "is sent nothing"

@@ -51,7 +51,7 @@ def joining(known: Config, config: Config, admitted: Collection[str]) -> list[st
         )
     if config.samples is None:
         raise ConfigError("only sites with their own data ([samples]) join in the middle of a run")
-    if config.privacy.level == "client":
+    if config.privacy.of_clients:
         raise ConfigError(
             'privacy.level = "client": ε is of the clients that the run began with: begin another'
         )

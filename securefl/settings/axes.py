@@ -7,7 +7,7 @@ what the rules between choices ask (`clashes`), and nobody asks for its name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from securefl.errors import ConfigError
-from securefl.settings.choice import Axis, Choice
-from securefl.settings.table import Count
-from securefl.types import PROFILE, Freeze
+from securefl.settings.choice import Axis, Choice, OpenChoice, named
+from securefl.settings.table import Count, Positive
+from securefl.types import PROFILE, Freeze, Plan
 
 if TYPE_CHECKING:
     from securefl.settings.tables import Config
@@ -43,7 +43,7 @@ class Normalises(StrEnum):
     """The global ones."""
 
 
-class NormalisationChoice(Choice):
+class NormalisationChoice(OpenChoice):
     """The table `[algorithm]`: what happens to batch normalisation, and how much in a round."""
 
     local_steps: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
@@ -96,7 +96,7 @@ class NormalisationChoice(Choice):
         raise NotImplementedError
 
 
-class SolverChoice(Choice):
+class SolverChoice(OpenChoice):
     """The table `[solver]`: how a client takes its local steps."""
 
     elementwise: ClassVar[bool] = False
@@ -119,7 +119,7 @@ class SolverChoice(Choice):
         return self
 
 
-class ServerChoice(Choice):
+class ServerChoice(OpenChoice):
     """The table `[server]`: what the server makes of the clients' average."""
 
     takes_step: ClassVar[bool] = True
@@ -142,7 +142,7 @@ class ServerChoice(Choice):
         return solver
 
 
-class SelectorChoice(Choice):
+class SelectorChoice(OpenChoice):
     """The table `[selection]`: which clients take part in a round."""
 
     selects: ClassVar[bool] = True
@@ -235,7 +235,7 @@ class Replaceable(DrawnSelector):
         return self.replacement == "with"
 
 
-class FnrChoice(Choice):
+class FnrChoice(OpenChoice):
     """The table `[fnr]`: what is trained on public samples after the clients' own training."""
 
     trains: ClassVar[bool] = True
@@ -252,6 +252,122 @@ class FnrChoice(Choice):
         """
         del context
         return inner
+
+
+NoiseMultiplier = Annotated[float, Field(ge=0.01, le=1e6, strict=True)]
+
+
+class PrivacyChoice(Choice):
+    """The table `[privacy]`: differential privacy, whose level says what presence is hidden."""
+
+    key: ClassVar[str] = "level"
+    level: str = ""
+    """Presence that is hidden: of one record of one client, by DP-SGD (`record`); of all that a
+    client contributes, by noise that clients add in shares (`client`)."""
+    sigma: NoiseMultiplier = 1.0
+    """σ, the noise's standard deviation over the clip norm; `securefl privacy plan` finds it."""
+    clip: Positive = 1.0
+    """C, the L2 norm that a record's gradient, or each kind of tensor of a client's update, is
+    clipped to. Where clipping adapts, what it starts from."""
+    clipping: Literal["flat", "per-layer", "adaptive", "ghost"] = "flat"
+    """`per-layer`: each tensor to C / √(number of tensors). `adaptive`: C follows the quantile of
+    the norms. `ghost` (record): flat, without a gradient of each record in memory."""
+    quantile: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.5
+    """Quantile of norms that adaptive clipping follows."""
+    delta: Annotated[float, Field(ge=1e-12, le=0.1, strict=True)] = 1e-5
+    """δ; below 1 / records, or 1 / clients."""
+    budget: Positive | None = None
+    """ε by PLD at which the run stops before it would be exceeded."""
+    records: Count | None = None
+    """Records of the smallest client, a public number (`record`): each is sampled with the
+    probability train.batch_size / records."""
+    dropouts: Annotated[int, Field(ge=0, le=10**6, strict=True)] = 0
+    """Clients of a round whose shares of the noise may be missing; with more, no total is opened.
+    """
+    colluders: Annotated[int, Field(ge=0, le=10**6, strict=True)] = 1
+    """Clients that may tell others their shares of the noise; each knows its own."""
+    releases: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
+    """Releases of BN statistics under `fixbn` with `record`: the first before any training, others
+    evenly up to algorithm.switch."""
+    warm_up: Annotated[int, Field(ge=0, le=10**4, strict=True)] = 0
+    """Passes over the public samples before the first round (`fixbn` with `record`), from which BN
+    statistics then come: clients release none. Counts no ε."""
+    statistics_sigma: NoiseMultiplier = 10.0
+    """σ of each release of BN statistics and, under `fedprof`, of profiles or their scores."""
+    statistics_clip: Positive = 1.5
+    """To what the [mean, second moment] of a record (`record`), or FNR-FL's table of class norms
+    (`client`), is clipped, as a root mean square over its values."""
+    score_clip: Positive = 10.0
+    """To what a profile's score is clipped (`client`)."""
+    noise: Literal["secret", "seeded"] = "secret"
+    """`seeded`: noise and samples follow from run.seed, so that a run can be repeated. Whoever
+    knows the seed takes the noise off: for experiments alone."""
+
+    of_records: ClassVar[bool] = False
+    """Hides one record of one client."""
+    of_clients: ClassVar[bool] = False
+    """Hides all that a client contributes."""
+
+    @property
+    def private(self) -> bool:
+        """True where noise hides anybody."""
+        return self.of_records or self.of_clients
+
+    def reads(self, config: Config) -> frozenset[str]:  # noqa: ARG002
+        """Return the names of its keys that something in the run reads."""
+        return frozenset()
+
+    def clashes(self, config: Config) -> Iterator[str]:
+        """See `Choice.clashes`; a key that nothing reads stands at its default."""
+        read = {self.key, *self.reads(config)}
+        for key, field in type(self).model_fields.items():
+            value = getattr(self, key)
+            if key not in read and value != field.get_default():
+                yield (
+                    f"privacy.{key} = {value!r} is read by nothing in this run, of privacy.level = "
+                    f'"{named(type(self))}" and algorithm.name = "{config.algorithm.name}": leave '
+                    "it out"
+                )
+
+    def fewest_shares(self, config: Config, n_clients: int) -> int:
+        """Return the least contributions whose noise together is what the accounting assumes."""
+        del config, n_clients
+        return 1
+
+    def hidden_among(self, n_clients: int) -> tuple[int, str]:
+        """Return the number of those that one is hidden among, and their name in words."""
+        return n_clients, f"{n_clients} clients"
+
+    def around_training(self, config: Config, inner: Any, n_clients: int, batch_size: int) -> Any:
+        """Return the clients' training with noise in its steps."""
+        del config, n_clients, batch_size
+        return inner
+
+    def around(self, config: Config, inner: Any, model: Any, n_clients: int) -> Any:
+        """Return the whole algorithm with noise in what each client contributes."""
+        del config, model, n_clients
+        return inner
+
+    def trained(
+        self, config: Config, done: int, plan_of: Callable[[int], Plan], n_layers: int
+    ) -> list[Any]:
+        """Return the releases of the training of a round.
+
+        Args:
+            config: the settings.
+            done: rounds before it.
+            plan_of: function that returns a round's plan of messages, by the rounds before it.
+            n_layers: layers of the model that have BN statistics.
+        """
+        raise NotImplementedError
+
+    def score_noise(self) -> Any:
+        """Return the noise that hides a client in its opened score; None where none does."""
+        return None
+
+    def profiler(self) -> Any:
+        """Return the profiling with noise that hides records; None without."""
+        return None
 
 
 def rounds_in(switch: float, rounds: int) -> int:
@@ -335,4 +451,5 @@ REFINEMENTS = Axis(
     _homes("algorithms", "refinements"),
     "securefl.settings.axes.FnrChoice",
 )
-AXES = (NORMALISATIONS, SOLVERS, SERVERS, SELECTORS, REFINEMENTS)
+PRIVACY = Axis("privacy", "privacy level", PrivacyChoice, "none", _homes("privacy", "levels"))
+AXES = (NORMALISATIONS, SOLVERS, SERVERS, SELECTORS, REFINEMENTS, PRIVACY)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -31,15 +31,26 @@ def allow_code(name: str) -> None:
 class Choice(Table):
     """One choice on an axis: its keys, their defaults, and its traits as class variables."""
 
+    key: ClassVar[str] = "name"
+    """Key of the table that says which choice it is."""
+
+    def clashes(self, config: Any) -> Iterator[str]:  # noqa: ARG002
+        """Yield reasons why its own keys do not go with the other settings of a `Config`."""
+        yield from ()
+
+
+class OpenChoice(Choice):
+    """A choice on an axis to which users add classes of their own."""
+
     name: str = Field(default="", max_length=200)
     """A choice of your own may leave it out: `module:Class` then."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_given: Any) -> None:
         """Leave out the name where it is a parent's: a class of its own is another choice."""
-        parents = [base for base in cls.__mro__[1:] if issubclass(base, Choice)]
+        parents = [base for base in cls.__mro__[1:] if issubclass(base, OpenChoice)]
         if named(cls) in map(named, parents) and named(cls):
-            cls.model_fields["name"] = Choice.model_fields["name"]
+            cls.model_fields["name"] = OpenChoice.model_fields["name"]
             cls.model_rebuild(force=True)
 
     @model_validator(mode="before")
@@ -49,17 +60,14 @@ class Choice(Table):
             return {**given, "name": f"{cls.__module__}:{cls.__qualname__}"}
         return given
 
-    def clashes(self, config: Any) -> Iterator[str]:  # noqa: ARG002
-        """Yield reasons why its own keys do not go with the other settings of a `Config`."""
-        yield from ()
-
 
 Kind = TypeVar("Kind", bound=Choice)
 
 
 def named(kind: type[Choice]) -> str:
     """Return the name by which settings know a choice; empty for one without a name of its own."""
-    return str(kind.model_fields["name"].default)
+    field = kind.model_fields.get(kind.key)
+    return str(field.default or "") if field else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +81,8 @@ class Axis(Generic[Kind]):
     default: str
     homes: tuple[str, ...]
     """Modules that declare SecureFL's own, in the order in which they are listed."""
-    open_base: str
-    """Class that a choice of a user's own derives from."""
+    open_base: str = ""
+    """Class that a choice of a user's own derives from; empty where there is none."""
 
     @property
     def group(self) -> str:
@@ -115,31 +123,38 @@ class Axis(Generic[Kind]):
             return given
         if not isinstance(given, Mapping):
             raise ValueError(f"{self.table} is a table: write {self.table}.key = value")  # noqa: TRY004
-        name = given.get("name", self.default)
+        name = given.get(self.base.key, self.default)
         if not isinstance(name, str):
             raise ValueError(  # noqa: TRY004  (pydantic collects these alone)
-                f"{self.table}.name = {shown(name)}: must be text, write it in quotes"
+                f"{self._key} = {shown(name)}: must be text, write it in quotes"
             )
         kind = self._kind(name)
         try:
-            return kind.model_validate(self._read(kind, name, {**given, "name": name}))
+            return kind.model_validate(self._read(kind, name, {**given, self.base.key: name}))
         except ValidationError as error:
             raise ValueError("; ".join(reasons_of(error, kind, (self.table,)))) from None
+
+    @property
+    def _key(self) -> str:
+        return f"{self.table}.{self.base.key}"
 
     def _kind(self, name: str) -> type[Kind]:
         if found := self.own().get(name):
             return found
-        if ":" in name:
-            return self._named_by_class(name)
-        points = {point.name: point for point in entry_points(group=self.group)}
-        if name in points:
-            return self._loaded(name, points[name].load)
+        points: dict[str, EntryPoint] = {}
+        if self.open_base:
+            if ":" in name:
+                return self._named_by_class(name)
+            points = {point.name: point for point in entry_points(group=self.group)}
+            if name in points:
+                return self._loaded(name, points[name].load)
         known = (*self.own(), *points)
         meant = get_close_matches(name, known, n=1, cutoff=0.5)
+        ways = [*known, "MODULE:CLASS of your own"] if self.open_base else known
         raise ValueError(
-            f"{self.table}.name = {shown(name)}: "
-            f"{f'did you mean {meant[0]}? M' if meant else 'm'}ust be {', '.join(known)}, or "
-            "MODULE:CLASS of your own"
+            f"{self._key} = {shown(name)}: "
+            f"{f'did you mean {meant[0]}? M' if meant else 'm'}ust be {', '.join(ways[:-1])}, "
+            f"or {ways[-1]}"
         )
 
     def _named_by_class(self, name: str) -> type[Kind]:
@@ -150,7 +165,7 @@ class Axis(Generic[Kind]):
         loaded = vars(sys.modules[module]) if module in sys.modules else {}
         if qualified not in loaded:
             raise ValueError(
-                f'{self.table}.name = "{name:.200}" is code of this installation, which the '
+                f'{self._key} = "{name:.200}" is code of this installation, which the '
                 f"settings would run here: look at it, then allow it with securefl --code "
                 f"{name:.200}, in Python with securefl.allow_code({name!r:.200})"
             )
@@ -161,18 +176,18 @@ class Axis(Generic[Kind]):
             found = load()
         except Exception as error:  # a module of others may raise anything
             raise ValueError(
-                f'{self.table}.name = "{name}": cannot be loaded ({type(error).__name__}: '
+                f'{self._key} = "{name}": cannot be loaded ({type(error).__name__}: '
                 f"{error!s:.200}): install the module here, put its folder into PYTHONPATH, or "
                 "mend it"
             ) from error
         if not (isinstance(found, type) and issubclass(found, self.base)):
             raise ValueError(  # noqa: TRY004  (pydantic collects these alone)
-                f'{self.table}.name = "{name}": is none that this table takes: derive its class '
+                f'{self._key} = "{name}": is none that this table takes: derive its class '
                 f"from {self.open_base}"
             )
         if isabstract(found):
             raise ValueError(
-                f'{self.table}.name = "{name}": the class lacks '
+                f'{self._key} = "{name}": the class lacks '
                 f"{', '.join(sorted(found.__abstractmethods__))}: define what {self.open_base} asks"
             )
         return found
@@ -198,6 +213,6 @@ class Axis(Generic[Kind]):
         if value is not None and any(value != default for default in defaults):
             readers = " or ".join(f'"{other}"' for other in sorted(others))
             raise ValueError(
-                f"{self.table}.{key} = {shown(value)} is read with {self.table}.name = {readers} "
+                f"{self.table}.{key} = {shown(value)} is read with {self._key} = {readers} "
                 f'alone, not with "{name}": leave it out'
             )

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from securefl.settings.axes import NORMALISATIONS, SELECTORS
-from securefl.settings.privacy_clashes import reasons_against_privacy
 from securefl.settings.samples_clashes import reasons_against_samples
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def reasons_against(config: Config) -> Iterator[str]:
             f"sites.quorum = {config.sites.quorum}: there are {len(config.data.names)} clients "
             "(data.names), so no round would ever begin; have a smaller one, or leave it out"
         )
-    yield from reasons_against_privacy(config)
+    yield from config.privacy.clashes(config)
     if config.algorithm.alone:
         yield from _alone(config)
 
@@ -175,7 +174,7 @@ def _officers(config: Config) -> Iterator[str]:
             f"exchange.threshold = {threshold} of exchange.officers = {n_officers}: must be more "
             "than half of them, or two halves could be shown two lists of clients; and at most all"
         )
-    if n_officers > 1 and config.privacy.level == "client" and config.seals_scores:
+    if n_officers > 1 and config.privacy.of_clients and config.seals_scores:
         yield (
             f'exchange.officers = {n_officers} with privacy.level = "client" and sealed profiles: '
             "the server adds up officers' answers, so nobody could add noise to a score before it "
@@ -200,7 +199,7 @@ def _blind(config: Config) -> Iterator[str]:
             "exchange.blind, and exchange.encrypt leaves all sums in the clear, which the server "
             'reads: set exchange.encrypt = "statistics" or "model", or leave exchange.blind out'
         )
-    released = algorithm.releases_statistics and config.privacy.level == "record"
+    released = algorithm.releases_statistics and config.privacy.of_records
     if not (algorithm.pools or fnr.refines or released):
         yield (
             f'exchange.blind with algorithm.name = "{algorithm.name}" and fnr.name = "{fnr.name}": '

@@ -26,22 +26,23 @@ from securefl.errors import ConfigError
 from securefl.settings.axes import (
     AXES,
     NORMALISATIONS,
+    PRIVACY,
     REFINEMENTS,
     SELECTORS,
     SERVERS,
     SOLVERS,
     FnrChoice,
     NormalisationChoice,
+    PrivacyChoice,
     SelectorChoice,
     ServerChoice,
     SolverChoice,
     rounds_in,
 )
-from securefl.settings.choice import Choice
+from securefl.settings.choice import Choice, OpenChoice
 from securefl.settings.clashes import reasons_against
 from securefl.settings.data import DataTable
 from securefl.settings.devices import DevicesTable
-from securefl.settings.privacy import PrivacyTable
 from securefl.settings.reasons import reasons_of
 from securefl.settings.samples import SamplesTable
 from securefl.settings.sites import SitesTable
@@ -239,7 +240,9 @@ class Config(Table):
     fnr: Annotated[SerializeAsAny[FnrChoice], BeforeValidator(REFINEMENTS.parse)] = Field(
         default_factory=REFINEMENTS.by_default
     )
-    privacy: PrivacyTable = PrivacyTable()
+    privacy: Annotated[SerializeAsAny[PrivacyChoice], BeforeValidator(PRIVACY.parse)] = Field(
+        default_factory=PRIVACY.by_default
+    )
 
     @model_serializer(mode="wrap")
     def _without_absent_tables(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -314,8 +317,8 @@ class Config(Table):
         return self.exchange.seals_sums or self.seals_scores
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
-        """The choice on each axis."""
+    def choices(self) -> tuple[OpenChoice, ...]:
+        """The choice on each axis that takes choices of users' own."""
         return self.algorithm, self.solver, self.server, self.selection, self.fnr
 
     def with_choices(self, choices: Iterable[Choice]) -> Config:
@@ -327,7 +330,7 @@ class Config(Table):
         tables: dict[str, Any] = {}
         for choice in choices:
             axis = next((axis for axis in AXES if isinstance(choice, axis.base)), None)
-            if axis is None or axis.table in tables:
+            if axis is None or not axis.open_base or axis.table in tables:
                 raise ConfigError(
                     f"choices: {choice!r:.100}: give one Normalisation, Solver, ServerOptimiser "
                     "or Selector at most"

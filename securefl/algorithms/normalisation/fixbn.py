@@ -72,7 +72,7 @@ class FrozenBN(Normalisation):
                 f"{exchange.precision_bits} bits after the point, so it must be at least "
                 f"{finest:.3g}"
             )
-        if config.privacy.level == "client" and self.switch == WINDOW:
+        if config.privacy.of_clients and self.switch == WINDOW:
             yield (
                 'privacy.level = "client" with algorithm.switch = "window": the noise on what each '
                 "client's window says would hide that it is full; give a round, or a share"

@@ -33,7 +33,6 @@ from torch.utils.data import ConcatDataset, TensorDataset
 
 from securefl.algorithms.algorithm import Loss, Sgd, Work, trained_parameters
 from securefl.audit.statistics import Interval, too_far
-from securefl.build.privacy import client_level
 from securefl.data.samples import ClientData, samples, whole
 from securefl.errors import DataError
 from securefl.exchange.sums import Exchange
@@ -202,7 +201,7 @@ def canary_round(
     total, clip, promised = torch.zeros(dimensions, dtype=torch.float64), 1.0, 0.0
     for index, (direction, here) in enumerate(zip(directions, included, strict=True)):
         update = torch.from_numpy(direction) * (lengths[index] if here else 0.0)
-        private = client_level(config, _Moved(update * config.privacy.clip), model, n)
+        private = config.privacy.around(config, _Moved(update * config.privacy.clip), model, n)
         if not isinstance(private, ClientLevel):
             raise DataError('client canaries test privacy.level = "client", which the run has not')
         state = private.init(model)

@@ -91,7 +91,7 @@ def epsilon_section(
 def _claimed(config: Config, history: History) -> float:
     """Return the ε that PLD promises; infinite where nothing is promised."""
     table = config.privacy
-    if table.level == "none":
+    if not table.private:
         return math.inf
     return history.epsilon(Level(table.level), table.delta)
 

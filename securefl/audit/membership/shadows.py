@@ -111,7 +111,7 @@ def in_the_clear(config: Config) -> Config:
     changes: dict[str, dict[str, Any]] = {
         "exchange": {"encrypt": (), "officers": 1, "threshold": None, "blind": False},
     }
-    if config.privacy.level != "none":
+    if config.privacy.private:
         changes["privacy"] = {"noise": "seeded", "budget": None}
     return _changed(config, changes)
 
