@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from pydantic.main import IncEx
@@ -47,14 +47,12 @@ def differing(one: Digests, other: Digests) -> str:
 
     Of a table that one of them has alone, its name.
     """
-    return ", ".join(_differing(one, other)) or "what nobody knows"
-
-
-def _differing(one: Digests, other: Digests) -> Iterator[str]:
+    names = list[str]()
     for table in sorted({*one, *other}):
         own, theirs = one.get(table, {}), other.get(table, {})
         if own and theirs:
             keys = sorted({*own, *theirs})
-            yield from (f"{table}.{key}" for key in keys if own.get(key) != theirs.get(key))
+            names += [f"{table}.{key}" for key in keys if own.get(key) != theirs.get(key)]
         elif own or theirs:
-            yield table
+            names.append(table)
+    return ", ".join(names) or "what nobody knows"

@@ -40,7 +40,10 @@ for name, (path, settings) in json.load(sys.stdin).items():
 print(json.dumps([found, sorted(seen)]))
 """
 PARTS = ("settings", "algorithms/normalisation", "algorithms/solvers", "algorithms/servers")
-RULES = [path for part in (*PARTS, "selection") for path in (ROOT / "securefl" / part).glob("*.py")]
+RULES = [
+    *(path for part in (*PARTS, "selection") for path in (ROOT / "securefl" / part).glob("*.py")),
+    ROOT / "securefl/privacy/levels.py",
+]
 
 
 @pytest.fixture(scope="module")
