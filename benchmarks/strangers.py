@@ -36,7 +36,7 @@ from securefl.network.connect import Address, connected
 from securefl.network.frames import Frame
 from securefl.network.identity import ProcessIdentity
 from securefl.runs.folder_reader import read_metrics
-from securefl_keys.verified_bundle import SoundBundle, process_identity
+from securefl_keys.bundle import SoundBundle, process_identity
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue

@@ -30,8 +30,8 @@ from securefl.network.frames import Frame, Link
 from securefl.network.identity import ProcessIdentity
 from securefl.network.trust import Role
 from securefl.runs.folder_reader import read_metrics
+from securefl_keys.bundle import SoundBundle, process_identity
 from securefl_keys.rehearsal import make_consortium
-from securefl_keys.verified_bundle import SoundBundle, process_identity
 
 SIZES = (1_000, 100_000, 1_000_000, 100_000_000)
 """Bytes each way."""

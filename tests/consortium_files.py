@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from securefl_keys import rotation, signer
+from securefl_keys.certificate_form import Role
 from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export_all
@@ -15,7 +16,6 @@ from securefl_keys.identity import make_identities
 from securefl_keys.membership import JoinApproval, approve
 from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.rotation import rotate
-from securefl_keys.subject import Role
 
 PASSPHRASE = "correct horse battery staple"
 CLIENTS = ("alice", "bob", "Zoë K")

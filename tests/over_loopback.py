@@ -24,7 +24,7 @@ from securefl.network.party import ClientParty
 from securefl.network.server import ServerProcess
 from securefl.runs.folder_reader import INCIDENTS, OPENINGS, RunRecord, read_run
 from securefl.task import own_settings
-from securefl_keys.verified_bundle import SoundBundle
+from securefl_keys.bundle import SoundBundle
 
 NAMES = ("alice", "bob", "carol", "dora", "eve")
 SIZES = (9, 12, 18, 10, 14)

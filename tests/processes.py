@@ -36,6 +36,8 @@ from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.settings.digests import settings_digest, study_digest
 from securefl_keys import layout
+from securefl_keys.bundle import SoundBundle, process_identity
+from securefl_keys.certificate_form import Holder
 from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export_all
@@ -49,8 +51,6 @@ from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate, sign_policy
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
-from securefl_keys.subject import Holder
-from securefl_keys.verified_bundle import SoundBundle, process_identity
 
 CLIENTS = ("alice", "bob", "carol")
 SERVER = "hub"

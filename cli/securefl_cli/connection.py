@@ -100,11 +100,10 @@ def introduce(mine: ProcessIdentity, role: Role, directory: Path) -> None:
     Raises:
         CertificateExpired: they have ended, or this machine's clock is wrong.
     """
-    from securefl_keys.certificate_form import require_current
+    from securefl_keys.certificate_form import Holder, require_current
     from securefl_keys.certificates import way_out
-    from securefl_keys.renewal import ending
+    from securefl_keys.membership import ending
     from securefl_keys.signed_file import now
-    from securefl_keys.subject import Holder
 
     lines_are_of(mine.name)
     at = now()

@@ -14,9 +14,9 @@ from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
+    from securefl_keys.certificate_form import Role
     from securefl_keys.membership import JoinApproval
     from securefl_keys.request import JoinRequest
-    from securefl_keys.subject import Role
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -133,7 +133,7 @@ def approve(
 def tell_request(made: JoinRequest, folder: Path, before: str = "", after: str = "") -> None:
     """Print what becomes of a request; `before` and `after` go around it."""
     from securefl_keys import layout
-    from securefl_keys.subject import readable
+    from securefl_keys.certificate_form import readable
 
     click.echo(
         f"Fingerprint of {made.role} {made.name}: {readable(made.fingerprint)}\n{before}"
@@ -182,7 +182,7 @@ def _read(file: Path) -> JoinRequest:
 
 
 def _compare(file: Path, asked: JoinRequest, fingerprint: str | None) -> None:
-    from securefl_keys.subject import readable, typed
+    from securefl_keys.certificate_form import readable, typed
 
     click.echo(
         f"Name: {asked.name}\nRole: {asked.role}\nFingerprint: {readable(asked.fingerprint)}",

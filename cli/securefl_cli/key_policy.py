@@ -12,7 +12,7 @@ from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
-    from securefl_keys.officers import OfficersFile
+    from securefl_keys.roster import OfficersFile
 
 
 @click.command()
@@ -50,8 +50,8 @@ def told(directory: Path) -> list[str]:
     Raises:
         KeyFileError: and its subclasses, as `load_policy` and `load_officers`.
     """
-    from securefl_keys.officers import load_officers
     from securefl_keys.policy import load_policy
+    from securefl_keys.roster import load_officers
     from securefl_keys.signed_file import now
 
     at = now()

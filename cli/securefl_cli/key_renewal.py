@@ -43,7 +43,7 @@ def request(directories: tuple[Path, ...], passphrase_file: Path | None) -> None
     """  # noqa: D301  (click wants the backspace itself)
     passphrase = read_passphrase(passphrase_file, confirm=False)
 
-    from securefl_keys.renewal import write_request
+    from securefl_keys.membership import write_request
 
     for directory in directories:
         made = write_request(directory, passphrase)
@@ -68,7 +68,7 @@ def approve(
     Example:
       securefl keys renew approve alice.csr --keys my-keys
     """  # noqa: D301  (click wants the backspace itself)
-    from securefl_keys.renewal import renew as renewed
+    from securefl_keys.membership import renew as renewed
 
     approvals = compared(files, fingerprints, out)
     passphrase = read_passphrase(passphrase_file, confirm=False)

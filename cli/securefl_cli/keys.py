@@ -18,8 +18,8 @@ from securefl_cli.passphrase import read_passphrase
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from securefl_keys.certificate_form import Role
     from securefl_keys.roster import VerifiedRoster
-    from securefl_keys.subject import Role
     from securefl_keys.verification import Description, FolderVerdict
 
 
@@ -44,9 +44,9 @@ def export(directory: Path, role: Role | None, out: Path, passphrase_file: Path 
     """  # noqa: D301  (click wants the backspace itself)
     passphrase = read_passphrase(passphrase_file, confirm=False)
 
+    from securefl_keys.certificate_form import readable
     from securefl_keys.export import export as exported
     from securefl_keys.export import export_all
-    from securefl_keys.subject import readable
 
     if role is None:
         bundles = {out / made.role: made for made in export_all(directory, out, passphrase)}
@@ -93,7 +93,7 @@ def verify(
       securefl keys verify bundles/client --identity alice
       securefl keys verify my-keys --open
     """  # noqa: D301  (click wants the backspace itself)
-    from securefl_keys.subject import typed
+    from securefl_keys.certificate_form import typed
     from securefl_keys.verification import verify as verified
 
     passphrase = read_passphrase(passphrase_file, confirm=False) if opening else None
@@ -111,7 +111,7 @@ def verify(
 
 
 def _told(verdict: FolderVerdict, *, compared: bool) -> list[str]:
-    from securefl_keys.subject import readable
+    from securefl_keys.certificate_form import readable
 
     lines = [f"{verdict.what}."]
     if verdict.ca is None:
@@ -202,7 +202,7 @@ def init(
         f"Next: securefl run --keys {shlex.quote(str(directory))} …"
     )
     if made.consortium:
-        from securefl_keys.subject import readable
+        from securefl_keys.certificate_form import readable
 
         click.echo(
             f"\nFingerprint of {made.consortium.name}: {readable(made.consortium.fingerprint)}\n"
@@ -226,7 +226,7 @@ def show(directory: Path) -> None:
     from rich.console import Console
 
     from securefl_keys import layout
-    from securefl_keys.renewal import is_identity
+    from securefl_keys.membership import is_identity
     from securefl_keys.verification import describe
 
     if is_identity(directory):
@@ -253,7 +253,7 @@ def show(directory: Path) -> None:
 
 def _dates(directory: Path) -> list[str]:
     """Return lines on each certificate in the folder."""
-    from securefl_keys.renewal import dates_in
+    from securefl_keys.membership import dates_in
     from securefl_keys.signed_file import now
 
     at = now()

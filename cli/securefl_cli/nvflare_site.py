@@ -32,9 +32,9 @@ from securefl_cli.passphrase import (
 )
 from securefl_cli.roles import authority_process, officer_process, rounds_left
 from securefl_keys import layout
+from securefl_keys.bundle import SoundBundle, process_identity
 from securefl_keys.live_keys import alone
 from securefl_keys.roster import load_roster
-from securefl_keys.verified_bundle import SoundBundle, process_identity
 
 FILE, VARIABLE = "securefl.toml", "SECUREFL_NVFLARE"
 Say = Callable[[str], None]

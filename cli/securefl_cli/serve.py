@@ -76,9 +76,9 @@ def serve_openings(  # noqa: PLR0913, PLR0917
     from securefl.network.connect import Address
     from securefl_cli.roles import authority_process
     from securefl_keys import layout
+    from securefl_keys.bundle import process_identity
     from securefl_keys.live_keys import alone
     from securefl_keys.roster import load_roster
-    from securefl_keys.verified_bundle import process_identity
 
     at = Address.parse(server)
     ca = load_roster(directory).ca
@@ -143,8 +143,8 @@ def serve_key_sums(  # noqa: PLR0913, PLR0917
     config = load_config(config_file, settings)
     from securefl.network.connect import Address
     from securefl_cli.roles import officer_process
+    from securefl_keys.bundle import SoundBundle, process_identity
     from securefl_keys.live_keys import alone
-    from securefl_keys.verified_bundle import SoundBundle, process_identity
 
     at = Address.parse(server)
     sound = SoundBundle.load(bundle, "officer")

@@ -19,7 +19,7 @@ from securefl_cli.log import say
 from securefl_cli.passed_rounds import passed_rounds
 from securefl_cli.passphrase import ENVIRONMENT, from_environment, read_own_passphrase
 from securefl_cli.roles import rounds_left
-from securefl_keys.verified_bundle import SoundBundle, process_identity
+from securefl_keys.bundle import SoundBundle, process_identity
 
 
 def run_server(

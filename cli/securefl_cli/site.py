@@ -263,7 +263,7 @@ def join(  # noqa: PLR0913, PLR0917
     from securefl.network.client import ClientProcess
     from securefl.network.connect import Address
     from securefl.network.party import client_party
-    from securefl_keys.verified_bundle import SoundBundle, process_identity
+    from securefl_keys.bundle import SoundBundle, process_identity
 
     at = Address.parse(server)
     sound = SoundBundle.load(bundle, "client")

@@ -24,12 +24,18 @@ from securefl.errors import (
     KeyFileError,
 )
 from securefl_keys.certificate_form import (
+    AUTHORITY,
+    ROLES,
     UNREADABLE,
     Extensions,
+    Holder,
+    Role,
+    alternative_name,
     der_of,
     extension,
     has,
     is_current,
+    key_id_of,
     key_usage,
     lasting,
     leaf_extensions,
@@ -38,17 +44,9 @@ from securefl_keys.certificate_form import (
     read_pem,
     require_current,
     require_issued,
-    unissued,
-)
-from securefl_keys.subject import (
-    AUTHORITY,
-    ROLES,
-    Holder,
-    Role,
-    alternative_name,
-    key_id_of,
     require_name,
     subject,
+    unissued,
 )
 
 AUTHORITY_LIFETIME = timedelta(days=3650)

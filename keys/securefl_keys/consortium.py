@@ -14,9 +14,9 @@ from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
 from securefl.exchange.policy import Policy
 from securefl_keys import layout
-from securefl_keys.certificate_form import pem_of
+from securefl_keys.certificate_form import AUTHORITY, pem_of
 from securefl_keys.certificates import ConsortiumAuthority, make_authority, read_authority
-from securefl_keys.identity import load_identity
+from securefl_keys.identity import load_identity, seal_ca_key, seal_identity_key
 from securefl_keys.key_files import appearing_whole, found_in, text_of, write_new
 from securefl_keys.party_certificates import (
     CertificateFile,
@@ -26,11 +26,9 @@ from securefl_keys.party_certificates import (
 )
 from securefl_keys.policy import DEFAULT, POLICY_FORMAT, PolicyFile, stated
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile
-from securefl_keys.sealed_identity import seal_ca_key, seal_identity_key
 from securefl_keys.sealed_keys import seal_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import Signer
-from securefl_keys.subject import AUTHORITY
 
 
 @dataclass(frozen=True, slots=True)

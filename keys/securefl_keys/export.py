@@ -16,6 +16,7 @@ from securefl_keys.bundle import (
     BundledFile,
     Manifest,
 )
+from securefl_keys.certificate_form import ROLES, Role
 from securefl_keys.key_files import (
     appearing_whole,
     found_in,
@@ -29,7 +30,6 @@ from securefl_keys.policy import PolicyFile
 from securefl_keys.roster import VerifiedRoster
 from securefl_keys.signed_file import now
 from securefl_keys.signer import Signer, finish_rotation, open_signer
-from securefl_keys.subject import ROLES, Role
 
 
 def export(

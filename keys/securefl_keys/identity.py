@@ -1,4 +1,4 @@
-"""Identities of clients and servers: made on their own machine, where the secret half stays.
+"""Identities of clients and servers: made on their own machine, where the secret half stays sealed.
 
 DIR/identity.key    sealed with its own passphrase, mode 0600
 DIR/identity.csr    the signing request, for the consortium
@@ -12,10 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from os.path import lexists
 from pathlib import Path
+from typing import ClassVar, Literal, TypeVar, final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from securefl.crypto.artefact import Origin
 from securefl.errors import (
     CertificateExpired,
     CertificateRefused,
@@ -26,7 +28,16 @@ from securefl.errors import (
 from securefl.federation.client import Identities
 from securefl.io.uncopyable import Held
 from securefl_keys import layout
-from securefl_keys.certificate_form import pem_of, public_key_of
+from securefl_keys.certificate_form import (
+    ROLES,
+    Holder,
+    Role,
+    alike,
+    key_id_of,
+    pem_of,
+    public_key_of,
+    require_name,
+)
 from securefl_keys.certificates import HolderCertificate, holder_certificate
 from securefl_keys.key_files import appearing_together, found_in, load_secret, text_of, write_new
 from securefl_keys.party_certificates import (
@@ -37,8 +48,87 @@ from securefl_keys.party_certificates import (
 )
 from securefl_keys.request import JoinRequest, make_request, read_request
 from securefl_keys.roster import VerifiedRoster, load_roster
-from securefl_keys.sealed_identity import SealedIdentityKey, open_identity_key, seal_identity_key
-from securefl_keys.subject import Holder, Role, alike, require_name
+from securefl_keys.sealed_file import SealedFile
+
+SEALED_CA_KEY_FORMAT: Literal["securefl-ca-secret-key/2"] = "securefl-ca-secret-key/2"
+SEALED_IDENTITY_FORMAT: Literal["securefl-identity-secret-key/2"] = "securefl-identity-secret-key/2"
+
+
+class _SealedEd25519(SealedFile):
+    serialisation: ClassVar[str] = "ed25519-raw"
+
+
+@final
+class SealedCaKey(_SealedEd25519):
+    """Sealed file of the key that issues certificates and signs the consortium's files."""
+
+    use: ClassVar[str] = "certificates"
+
+    format: Literal["securefl-ca-secret-key/2"]
+
+
+@final
+class SealedIdentityKey(_SealedEd25519):
+    """Sealed file of the key by which a client, a server or the authority is known."""
+
+    holders: ClassVar[tuple[Role, ...]] = ROLES
+    use: ClassVar[str] = "signatures"
+
+    format: Literal["securefl-identity-secret-key/2"]
+    name: str
+
+    @property
+    def owner(self) -> Holder:
+        """Holder of the key."""
+        return Holder(self.name, self.role)
+
+
+_Sealed = TypeVar("_Sealed", SealedCaKey, SealedIdentityKey)
+
+
+def seal_ca_key(key: Ed25519PrivateKey, passphrase: str) -> str:
+    """Seal the CA's key for `passphrase` alone; raises ConfigError where that is empty."""
+    return SealedCaKey.sealing(
+        key.private_bytes_raw(),
+        passphrase,
+        Origin.now(),
+        format=SEALED_CA_KEY_FORMAT,
+        key_id=key_id_of(key.public_key()),
+    )
+
+
+def seal_identity_key(key: Ed25519PrivateKey, owner: Holder, passphrase: str) -> str:
+    """Seal an identity's key, as `seal_ca_key`."""
+    return SealedIdentityKey.sealing(
+        key.private_bytes_raw(),
+        passphrase,
+        Origin.now(),
+        owner.role,
+        format=SEALED_IDENTITY_FORMAT,
+        key_id=key_id_of(key.public_key()),
+        name=owner.name,
+    )
+
+
+def open_ca_key(text: str, passphrase: str) -> Ed25519PrivateKey:
+    """Open the key in a file that `seal_ca_key` wrote; raises as `open_secret`."""
+    return _opened_ed25519(SealedCaKey.parse(text), passphrase)
+
+
+def open_identity_key(text: str, passphrase: str) -> tuple[Holder, Ed25519PrivateKey]:
+    """Open owner and key in a file that `seal_identity_key` wrote; raises as `open_secret`."""
+    file = SealedIdentityKey.parse(text)
+    return file.owner, _opened_ed25519(file, passphrase)
+
+
+def _opened_ed25519(file: _Sealed, passphrase: str) -> Ed25519PrivateKey:
+    try:
+        key = Ed25519PrivateKey.from_private_bytes(file.opened(passphrase))
+    except ValueError as error:
+        raise KeyFileError(f"what was sealed is no Ed25519 key: {error}") from None
+    if key_id_of(key.public_key()) != file.key_id:
+        raise KeyFileError(f"the header names key {file.key_id[:16]}…, another is inside")
+    return key
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ from securefl.exchange.officer import KeySet, Officer, OneTimeOpener
 from securefl.io.uncopyable import Held
 from securefl.network.trust import MemberStanding
 from securefl_keys import layout
+from securefl_keys.bundle import RosterTrust
+from securefl_keys.certificate_form import MEMBER_ROLES
 from securefl_keys.export import bundle_texts
 from securefl_keys.key_files import text_of
 from securefl_keys.loading import AuthorityKeys, load_authority_keys
-from securefl_keys.officers import ALONE, load_officers
+from securefl_keys.roster import ALONE, load_officers
 from securefl_keys.signed_file import now
 from securefl_keys.signer import hold, open_signer, pending, settled
-from securefl_keys.subject import MEMBER_ROLES
-from securefl_keys.verified_bundle import RosterTrust
 
 
 @contextmanager

@@ -15,9 +15,8 @@ from securefl.io.uncopyable import Held
 from securefl_keys import layout
 from securefl_keys.bundle import CARDS
 from securefl_keys.key_files import WAY_OUT, found_in, load, load_secret, require_not_older, text_of
-from securefl_keys.officers import OfficersFile
 from securefl_keys.policy import load_policy
-from securefl_keys.roster import VerifiedRoster, load_roster
+from securefl_keys.roster import OfficersFile, VerifiedRoster, load_roster
 from securefl_keys.sealed_keys import open_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import finish_rotation, require_one_epoch

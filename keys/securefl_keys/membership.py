@@ -1,31 +1,41 @@
-"""Membership: members let into the consortium, and taken out."""
+"""Membership: members let into the consortium, given new dates, and taken out.
+
+A member writes its request anew; the authority issues certificates of new dates and lists them in
+the place of the old. Name, role and identity key stay, so nothing of a run changes.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from os.path import lexists
 from pathlib import Path
+
+from cryptography import x509
 
 from securefl.crypto.artefact import moment
 from securefl.errors import KeyFileError, RequestRefused
 from securefl.io.files import settle
 from securefl_keys import layout
+from securefl_keys.certificate_form import AUTHORITY, alike, key_id_of, public_key_of
+from securefl_keys.certificates import read_authority
 from securefl_keys.consortium import lacking_transport
-from securefl_keys.key_files import replace, write_new
+from securefl_keys.identity import SealedIdentityKey, open_identity_key
+from securefl_keys.key_files import found_in, load_secret, replace, text_of, write_new
 from securefl_keys.party_certificates import CertificateFile, issue_file
-from securefl_keys.request import JoinRequest
+from securefl_keys.request import JoinRequest, make_request, read_request
 from securefl_keys.roster import (
     MAX_MEMBERS,
     Revoked,
     VerifiedRoster,
     listing,
+    load_roster,
 )
 from securefl_keys.signed_file import now
 from securefl_keys.signer import Signer, changing, finish_rotation, open_signer
-from securefl_keys.subject import AUTHORITY, alike, key_id_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +169,180 @@ def _write(directory: Path, certificates: dict[Path, CertificateFile], roster: s
         for path in written:
             path.unlink(missing_ok=True)
         raise
+
+
+SOON = timedelta(days=30)
+"""Time before a certificate's end from which its holder is told to renew it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dates:
+    """Dates between which one certificate is valid."""
+
+    whose: str
+    use: str
+    """Purpose of the certificate."""
+    first: datetime | None
+    """First second; None where there is no such certificate."""
+    last: datetime | None
+
+    def told(self, at: datetime) -> str:
+        """Return the dates, and how far their end is away at this time, in words."""
+        if self.first is None or self.last is None:
+            return "none"
+        return f"{self.first:%Y-%m-%d} to {self.last:%Y-%m-%d}, {_left(self.last, at)}"
+
+
+def dates_in(directory: Path, at: datetime) -> Iterator[Dates]:
+    """Yield the dates of every certificate in a key folder, a bundle, or an identity's folder.
+
+    Raises:
+        KeyFileError: a file is missing or damaged.
+    """
+    if is_identity(directory):
+        owner = load_secret(directory / layout.IDENTITY_KEY, SealedIdentityKey.parse).owner
+        yield from _both(f"{owner.role} {owner.name}", directory / layout.IDENTITY_CERTIFICATE)
+        return
+    if not (directory / layout.CA_CERTIFICATE).exists():
+        return
+    path = directory / layout.CA_CERTIFICATE
+    with found_in(path):
+        ca = read_authority(text_of(path), at)
+    yield _of(f"consortium {ca.name}", "signs all others", ca.certificate)
+    if (directory / layout.AUTHORITY_CERTIFICATE).exists():
+        yield from _both("authority", directory / layout.AUTHORITY_CERTIFICATE)
+    for member in load_roster(directory, at=at).members.values():
+        yield _of(f"{member.role} {member.name}", "signing", member.certificate)
+
+
+def is_identity(directory: Path) -> bool:
+    """Return whether the folder is one identity's."""
+    try:
+        return (directory / layout.IDENTITY_KEY).is_file()
+    except OSError:  # a name that no disk takes
+        return False
+
+
+def ending(certificate: x509.Certificate, at: datetime) -> str:
+    """Return when a certificate ends, in words, where that is soon; empty where it is not."""
+    last = certificate.not_valid_after_utc
+    return f"{last:%Y-%m-%d %H:%M} UTC, {_left(last, at)}" if last - at < SOON else ""
+
+
+def _both(whose: str, path: Path) -> Iterator[Dates]:
+    with found_in(path):
+        if not path.is_file():
+            raise KeyFileError("missing: the consortium has not sent it back yet")
+        file = CertificateFile.parse(text_of(path))
+    yield _of(whose, "signing", file.identity)
+    yield _of(whose, "TLS", file.transport)
+
+
+def _of(whose: str, use: str, certificate: x509.Certificate | None) -> Dates:
+    if certificate is None:
+        return Dates(whose, use, None, None)
+    return Dates(whose, use, certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+
+
+def _left(last: datetime, at: datetime) -> str:
+    days = (last - at) // timedelta(days=1)
+    return f"{days:,} days left" if days >= 0 else f"ended {-days:,} days ago"
+
+
+def write_request(directory: Path, passphrase: str) -> JoinRequest:
+    """Write the request of a member's folder anew, of the key that lies there.
+
+    Raises:
+        RequestRefused: the folder is the authority's, whose certificates last as long as its CA's.
+        WrongPassphrase: another passphrase, or the key's file was changed.
+        KeyFileError: a file is missing, damaged or readable by other users, or cannot be written.
+    """
+    path = directory / layout.IDENTITY_KEY
+    owner, key = load_secret(path, lambda text: open_identity_key(text, passphrase))
+    text = make_request(owner, key)
+    request = directory / layout.IDENTITY_REQUEST
+    try:
+        replace(request, text, mode=0o644)
+    except OSError as error:
+        raise KeyFileError(f"{request}: cannot be written: {error.strerror or error}") from error
+    return read_request(text)
+
+
+def renew(
+    directory: Path, approvals: Sequence[JoinApproval], passphrase: str, at: datetime | None = None
+) -> VerifiedRoster:
+    """Issue certificates in the place of those that the roster lists; all of them or none.
+
+    The old ones end when they would have ended: they are of the same key. The authority of an older
+    release gets its own certificate for TLS by the way.
+
+    Raises:
+        RequestRefused: the roster lists no such member, or not with these keys and this role.
+        CertificateRevoked, UnknownClient: it is no member any more, or never was.
+        WrongPassphrase: of the certificate authority's key.
+        KeyFileError: a file is missing, damaged or cannot be written, or is of another key.
+    """
+    at = at or now()
+    finish_rotation(directory)
+    with changing(directory):
+        require_distinct(approvals)
+        signer = open_signer(directory, passphrase, at)
+        for approval in approvals:
+            _require_member(approval.request, signer.roster)
+            _require_own(approval)
+        files = issued(signer, approvals, at)
+        new = {a.request.name: file for a, file in zip(approvals, files, strict=True)}
+        completed = lacking_transport(directory, signer, passphrase)
+        members, old = signer.roster.members, signer.roster.file
+        certificates = [
+            new[name].identity if name in new else member.certificate
+            for name, member in members.items()
+        ]
+        text = old.signed_anew(
+            signer.ca, signer.key, at, version=old.version + 1, certificates=listing(certificates)
+        )
+        try:
+            if completed:
+                replace(directory / layout.AUTHORITY_CERTIFICATE, completed, mode=0o644)
+            # A new certificate of a listed key is believed before the roster has it, too.
+            for approval in approvals:
+                replace(approval.certificate, new[approval.request.name].text, mode=0o644)
+                settle(approval.certificate.parent)
+            replace(directory / layout.ROSTER, text, mode=0o644)
+        except OSError as error:
+            raise KeyFileError(
+                f"{error.filename or directory}: cannot be written: {error.strerror or error}"
+            ) from error
+    return VerifiedRoster.parse(text, signer.ca, at)
+
+
+def _require_member(request: JoinRequest, roster: VerifiedRoster) -> None:
+    member = roster.members.get(request.name)
+    if member is None:
+        roster.member(request.name)  # says why not
+        return
+    if (member.role, member.key_id) != (request.role, key_id_of(request.public_key)):
+        raise RequestRefused(
+            f"{request.name!r}: the roster lists a {member.role} of this name with key "
+            f"{member.key_id[:16]}…, and this is a request of a {request.role} with key "
+            f"{key_id_of(request.public_key)[:16]}…: a renewal keeps both"
+        )
+    if request.transport_key is None:
+        raise RequestRefused(
+            f"{request.name!r}: a request of an older release, without a key for TLS: make it anew "
+            "with: securefl keys renew request"
+        )
+
+
+def _require_own(approval: JoinApproval) -> None:
+    """Refuse to write over a file that is no certificate of this key."""
+    path, key = approval.certificate, approval.request.public_key
+    if not lexists(path):
+        return
+    with suppress(KeyFileError):
+        if public_key_of(CertificateFile.parse(text_of(path)).identity) == key:
+            return
+    raise KeyFileError(
+        f"{path} exists, and is no certificate of {approval.request.name}'s key: name another with "
+        "--out, or move it away"
+    )

@@ -23,7 +23,7 @@ from securefl_keys import layout
 from securefl_keys.certificates import HolderCertificate
 from securefl_keys.identity import load_identity
 from securefl_keys.key_files import load_secret, write_new
-from securefl_keys.officers import ListedOfficer
+from securefl_keys.roster import ListedOfficer
 from securefl_keys.sealed_keys import open_officer_secret, seal_officer_secret
 from securefl_keys.signed_file import SIGNATURE_BYTES
 

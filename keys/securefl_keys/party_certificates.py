@@ -25,9 +25,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from securefl.errors import CertificateRefused, KeyFileError
 from securefl.network.identity import host_of
 from securefl_keys.certificate_form import (
+    ROLES,
     UNREADABLE,
     Extensions,
+    Holder,
+    Role,
     has,
+    holder_uri,
     leaf_extensions,
     name_of,
     pem_blocks,
@@ -45,7 +49,6 @@ from securefl_keys.certificates import (
     require_role,
     way_out,
 )
-from securefl_keys.subject import ROLES, Holder, Role, holder_uri
 
 INFO = b"SecureFL transport key 1"
 SEED_BYTES = 48

@@ -30,18 +30,21 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from securefl.errors import RequestRefused
-from securefl_keys.certificate_form import UNREADABLE, pem_blocks, require_one_form, strictly
-from securefl_keys.party_certificates import ORDER, is_p256, transport_key
-from securefl_keys.subject import (
+from securefl_keys.certificate_form import (
     MEMBER_ROLES,
+    UNREADABLE,
     Holder,
     Role,
     alternative_name,
     fingerprint_of,
     key_info,
+    pem_blocks,
     require_name,
+    require_one_form,
+    strictly,
     subject,
 )
+from securefl_keys.party_certificates import ORDER, is_p256, transport_key
 
 _ECDSA_WITH_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")
 

@@ -20,12 +20,13 @@ from securefl.errors import KeyFileError
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.policy import Policy
 from securefl_keys import layout
+from securefl_keys.certificate_form import AUTHORITY
 from securefl_keys.consortium import NewPair, new_pair, write_all
 from securefl_keys.key_files import appearing_whole, load_secret, replace
 from securefl_keys.membership import without
 from securefl_keys.officer_card import OfficerCard, way_out
-from securefl_keys.officers import OFFICERS_FORMAT, ListedOfficer, OfficersFile, load_officers
 from securefl_keys.policy import PolicyFile, load_policy, stated
+from securefl_keys.roster import OFFICERS_FORMAT, ListedOfficer, OfficersFile, load_officers
 from securefl_keys.sealed_keys import open_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import (
@@ -37,7 +38,6 @@ from securefl_keys.signer import (
     locked,
     open_signer,
 )
-from securefl_keys.subject import AUTHORITY
 
 
 def sign_policy(

@@ -29,7 +29,7 @@ from securefl.crypto.artefact import (
     parsed_file,
 )
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
-from securefl_keys.subject import Role
+from securefl_keys.certificate_form import Role
 
 SALT_BYTES = 16
 KEY_BYTES = 32

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal, final
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.errors import KeyFileError
+from securefl_keys.certificate_form import Role
 from securefl_keys.sealed_file import SealedFile
-from securefl_keys.subject import Role
 
 SEALED_KEY_FORMAT: Literal["securefl-card-secret-key/3"] = "securefl-card-secret-key/3"
 

@@ -22,11 +22,10 @@ from securefl.io.files import settle
 from securefl.io.uncopyable import Held
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority
+from securefl_keys.identity import open_ca_key
 from securefl_keys.key_files import load_secret, lock_of
-from securefl_keys.officers import load_officers
 from securefl_keys.policy import load_policy
-from securefl_keys.roster import VerifiedRoster, load_roster
-from securefl_keys.sealed_identity import open_ca_key
+from securefl_keys.roster import VerifiedRoster, load_officers, load_roster
 from securefl_keys.sealed_keys import SealedKey
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from securefl.errors import KeyFileError
 from securefl_keys import layout
 from securefl_keys.bundle import Bundle
+from securefl_keys.certificate_form import Role
 from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.formats import KINDS, LAYOUT, OF_MATCHES, Facts, FileFormat, kind_at
 from securefl_keys.identity import listed, load_identity, no_tls
@@ -24,10 +25,9 @@ from securefl_keys.key_files import (
     text_of,
 )
 from securefl_keys.loading import card_keys_in, load_authority_keys
-from securefl_keys.officers import load_officers
 from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.policy import load_policy
-from securefl_keys.roster import VerifiedRoster, load_roster
+from securefl_keys.roster import VerifiedRoster, load_officers, load_roster
 from securefl_keys.signed_file import now
 from securefl_keys.signer import (
     CUT_OFF,
@@ -36,7 +36,6 @@ from securefl_keys.signer import (
     require_one_epoch,
     require_settled,
 )
-from securefl_keys.subject import Role
 
 MAX_ENTRIES = 10_000
 """Most entries in a folder: in those of older releases each rotation left two files."""

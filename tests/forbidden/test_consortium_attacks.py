@@ -31,7 +31,7 @@ from securefl.exchange.sums import Sealed
 from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl_keys import layout
 from securefl_keys.bundle import CARDS, Bundle, BundledFile, Manifest, load_bundle, require_sound
-from securefl_keys.certificate_form import pem_of
+from securefl_keys.certificate_form import Holder, pem_of
 from securefl_keys.certificates import holder_certificate, issue, make_authority, read_authority
 from securefl_keys.export import bundle_texts, export
 from securefl_keys.identity import listed, load_identity
@@ -41,7 +41,6 @@ from securefl_keys.request import read_request
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile, listing, load_roster
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
-from securefl_keys.subject import Holder
 from securefl_keys.verification import verify
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")

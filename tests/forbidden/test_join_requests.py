@@ -16,10 +16,10 @@ from cryptography.x509.oid import NameOID
 from securefl.errors import (
     RequestRefused,
 )
+from securefl_keys.certificate_form import Holder
 from securefl_keys.identity import load_identity, make_identities
 from securefl_keys.membership import JoinApproval, approve
 from securefl_keys.request import make_request, read_request
-from securefl_keys.subject import Holder
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
 

@@ -10,12 +10,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.errors import KeyFileError, RequestRefused, WrongPassphrase
 from securefl_keys import key_files, membership, sealed_file
+from securefl_keys.certificate_form import Holder
 from securefl_keys.consortium import init_folder
 from securefl_keys.identity import make_identities
 from securefl_keys.membership import JoinApproval, approve
 from securefl_keys.request import make_request, read_request
 from securefl_keys.roster import load_roster
-from securefl_keys.subject import Holder
 
 NAMES = ("alice", "bob", "carol")
 

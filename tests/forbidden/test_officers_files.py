@@ -28,25 +28,22 @@ from securefl.errors import (
 from securefl.exchange.card_keys import ALONE, Quorum, card_about
 from securefl.exchange.sums import Sender
 from securefl_keys import layout, rotation
-from securefl_keys.bundle import Manifest, load_bundle
+from securefl_keys.bundle import Manifest, RosterTrust, SoundBundle, load_bundle, process_identity
+from securefl_keys.certificate_form import ROLES
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import _entry, export, export_all
 from securefl_keys.identity import load_identity
 from securefl_keys.live_keys import FolderKeeper
 from securefl_keys.loading import load_all, load_authority, load_client, load_server
-from securefl_keys.membership import JoinApproval
+from securefl_keys.membership import JoinApproval, renew, write_request
 from securefl_keys.officer_card import OfficerCard, card_secrets, load_officer, make_card
-from securefl_keys.officers import ListedOfficer, OfficersFile, load_officers
-from securefl_keys.renewal import renew, write_request
 from securefl_keys.request import read_request
-from securefl_keys.roster import load_roster
+from securefl_keys.roster import ListedOfficer, OfficersFile, load_officers, load_roster
 from securefl_keys.rotation import rotate, set_officers
 from securefl_keys.sealed_keys import open_officer_secret, open_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
-from securefl_keys.subject import ROLES
 from securefl_keys.verification import verify
-from securefl_keys.verified_bundle import RosterTrust, SoundBundle, process_identity
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
 OFFICERS = ("olga", "otto")

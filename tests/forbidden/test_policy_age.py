@@ -15,9 +15,9 @@ from securefl.errors import KeyFileError
 from securefl.exchange.policy import OpeningRule
 from securefl_cli.roles import officer_process
 from securefl_keys import layout
+from securefl_keys.bundle import SoundBundle
 from securefl_keys.live_keys import FolderKeeper
 from securefl_keys.policy import DEFAULT
-from securefl_keys.verified_bundle import SoundBundle
 
 STRICT = replace(
     DEFAULT, min_contributions=5, openings_per_run=10, rules=(OpeningRule("update/*"),)

@@ -38,7 +38,7 @@ from securefl.network.refusals import MOST_LINES
 from securefl.network.settings import check_scope
 from securefl.network.stream import CHUNK_BYTES
 from securefl.settings.digests import digests_by_setting, settings_digest
-from securefl_keys import verified_bundle
+from securefl_keys import bundle
 from securefl_keys.certificates import MEMBER_LIFETIME
 from securefl_keys.signed_file import now
 
@@ -795,7 +795,7 @@ def test_a_client_whose_certificate_expires_meanwhile_is_sent_home(tmp_path, mon
     site = Site(tmp_path / "site", encrypt="none", rounds=3, earlier={"carol": minutes(50)})
     loop, later = Loop(site), MEMBER_LIFETIME - minutes(25)
     monkeypatch.setattr(
-        verified_bundle,
+        bundle,
         "now",
         lambda: now() + (later if loop.has_said("Round 1/3") else minutes(0)),
     )

@@ -47,14 +47,14 @@ def test_the_server_and_the_client_load_no_module_with_a_secret_key():
         "import sys\n"
         "import securefl.network.server, securefl.network.client\n"
         "import securefl_cli.serve, securefl_cli.site\n"
-        "import securefl_keys.verified_bundle\n"
+        "import securefl_keys.bundle\n"
         "print(*sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
-    assert {"securefl.crypto.cards", "securefl_keys.sealed_identity"} <= loaded
+    assert {"securefl.crypto.cards", "securefl_keys.identity"} <= loaded
     opening = ("crypto.card_secret", "exchange.officer", "network.authority")
     assert loaded.isdisjoint(f"securefl.{name}" for name in opening)
     of_the_folder = (

@@ -594,7 +594,7 @@ def test_what_the_server_asks_with_knows_no_secret_key():
     modules = {
         "securefl.network.authority_line",
         "securefl.network.trust",
-        "securefl_keys.verified_bundle",
+        "securefl_keys.bundle",
     }
     script = f"import sys, {', '.join(sorted(modules))}; print(*sys.modules)"
     loaded = subprocess.run(

@@ -24,6 +24,7 @@ from securefl.errors import (
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.sums import Sender
 from securefl_keys import layout, rotation
+from securefl_keys.bundle import SoundBundle
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export
 from securefl_keys.identity import load_identities
@@ -33,7 +34,6 @@ from securefl_keys.policy import load_policy
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate, sign_policy
 from securefl_keys.verification import describe, verify
-from securefl_keys.verified_bundle import SoundBundle
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses", "quick")
 RUN = "ab" * 32

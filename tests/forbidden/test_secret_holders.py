@@ -28,13 +28,13 @@ from securefl.crypto.one_time import KeySum, OneTimeKey
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.officer import KeySet, Officer, OneTimeOpener
 from securefl.io.uncopyable import Held
+from securefl_keys.bundle import process_identity
 from securefl_keys.identity import load_identities, load_identity
 from securefl_keys.live_keys import FolderKeeper
 from securefl_keys.loading import load_all, load_authority_keys
 from securefl_keys.roster import load_roster
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
-from securefl_keys.verified_bundle import process_identity
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses", "quick")
 

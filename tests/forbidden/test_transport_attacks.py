@@ -24,8 +24,9 @@ from securefl.errors import (
     KeyFileError,
     UnknownClient,
 )
-from securefl_keys import party_certificates, verified_bundle
-from securefl_keys.certificate_form import pem_blocks, pem_of, require_issued
+from securefl_keys import party_certificates
+from securefl_keys.bundle import RosterTrust, SoundBundle, process_identity
+from securefl_keys.certificate_form import Holder, key_id_of, pem_blocks, pem_of, require_issued
 from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.identity import listed, load_identity
 from securefl_keys.party_certificates import (
@@ -38,9 +39,7 @@ from securefl_keys.party_certificates import (
 from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
-from securefl_keys.subject import Holder, key_id_of
 from securefl_keys.verification import verify
-from securefl_keys.verified_bundle import RosterTrust, SoundBundle, process_identity
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
 
@@ -201,7 +200,7 @@ def test_the_door_looks_at_the_clock_of_the_moment(consortium, monkeypatch):
     certificate = transport_in(consortium.root / "alice")
     assert bundle.transport_holder(certificate, "client") == "alice"
     later = now() + timedelta(days=399)
-    monkeypatch.setattr(verified_bundle, "now", lambda: later)
+    monkeypatch.setattr(bundle, "now", lambda: later)
     with pytest.raises(CertificateExpired):
         bundle.transport_holder(certificate, "client")
 

@@ -20,11 +20,11 @@ from securefl.network.bundle_keeper import BundleKeeper
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS
 from securefl.settings.digests import settings_digest, study_digest
 from securefl_cli.roles import officer_process
+from securefl_keys.bundle import SoundBundle
 from securefl_keys.live_keys import FolderKeeper
 from securefl_keys.loading import load_authority, load_client
 from securefl_keys.officer_card import load_officer, make_card
 from securefl_keys.rotation import rotate, set_officers
-from securefl_keys.verified_bundle import SoundBundle
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "cheap_guesses")
 OTHERS = ("olga", "otto")

@@ -16,10 +16,9 @@ from securefl.errors import ConfigError, KeyFileError, RequestRefused
 from securefl_cli.keys import keys
 from securefl_cli.main import main
 from securefl_keys import sealed_file
-from securefl_keys.identity import load_identity
+from securefl_keys.identity import load_identity, open_ca_key
 from securefl_keys.loading import load_client, load_server
 from securefl_keys.roster import load_roster
-from securefl_keys.sealed_identity import open_ca_key
 
 PASSPHRASE = "correct horse battery staple"
 CLIENTS = ["alice", "bob", "carol"]

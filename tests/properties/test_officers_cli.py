@@ -14,7 +14,7 @@ from securefl.errors import CertificateRefused, ConfigError, KeyFileError
 from securefl_cli.keys import keys
 from securefl_keys import sealed_file
 from securefl_keys.loading import load_client
-from securefl_keys.officers import load_officers
+from securefl_keys.roster import load_officers
 from securefl_keys.signed_file import now
 
 PASSPHRASE = "correct horse battery staple"

@@ -19,8 +19,7 @@ from securefl_keys import sealed_file
 from securefl_keys.certificates import AUTHORITY_LIFETIME, MEMBER_LIFETIME
 from securefl_keys.consortium import init_folder
 from securefl_keys.identity import make_identities
-from securefl_keys.membership import JoinApproval, approve
-from securefl_keys.renewal import SOON
+from securefl_keys.membership import SOON, JoinApproval, approve
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/operations.md").read_text()

@@ -16,7 +16,7 @@ from securefl.exchange.card_keys import Quorum
 from securefl.runs.folder_reader import read_run
 from securefl.settings.load import load_config
 from securefl_cli.main import main
-from securefl_keys.verified_bundle import SoundBundle
+from securefl_keys.bundle import SoundBundle
 
 PAGE = Path(__file__).parents[2] / "docs/own-data.md"
 

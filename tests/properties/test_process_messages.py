@@ -44,8 +44,8 @@ from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
 from securefl.types import Kind, State
+from securefl_keys.bundle import SoundBundle
 from securefl_keys.live_keys import FolderKeeper
-from securefl_keys.verified_bundle import SoundBundle
 
 STATE = State(
     3,

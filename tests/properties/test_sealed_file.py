@@ -17,7 +17,8 @@ from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
 from securefl_keys import sealed_file
-from securefl_keys.sealed_identity import seal_ca_key, seal_identity_key
+from securefl_keys.certificate_form import Holder
+from securefl_keys.identity import seal_ca_key, seal_identity_key
 from securefl_keys.sealed_keys import (
     SealedKey,
     SealedOfficerKey,
@@ -26,7 +27,6 @@ from securefl_keys.sealed_keys import (
     seal_officer_secret,
     seal_secret,
 )
-from securefl_keys.subject import Holder
 
 PASSPHRASE = "correct horse battery staple"
 RECOMMENDED = sealed_file.KDF_COST

@@ -16,13 +16,13 @@ from pathlib import Path
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.sums import Sender
 from securefl_keys import layout
+from securefl_keys.certificate_form import Role
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export
 from securefl_keys.identity import make_identities
 from securefl_keys.loading import load_server
 from securefl_keys.membership import JoinApproval, approve
 from securefl_keys.rotation import rotate, sign_policy
-from securefl_keys.subject import Role
 
 PASSPHRASE = "correct horse battery staple"
 OUT = Path(__file__).parent / "v3/consortium"

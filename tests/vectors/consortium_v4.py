@@ -16,6 +16,7 @@ from pathlib import Path
 
 from securefl.exchange.sums import Sender
 from securefl_keys import layout
+from securefl_keys.certificate_form import Role
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export
 from securefl_keys.identity import make_identities
@@ -23,7 +24,6 @@ from securefl_keys.loading import load_client
 from securefl_keys.membership import JoinApproval, approve
 from securefl_keys.officer_card import make_card
 from securefl_keys.rotation import set_officers
-from securefl_keys.subject import Role
 
 PASSPHRASE = "correct horse battery staple"
 OUT = Path(__file__).parent / "v4/officers"

@@ -11,10 +11,10 @@ from securefl.errors import KeyFileError, RequestRefused
 from securefl_keys.bundle import Manifest, load_bundle
 from securefl_keys.certificate_form import read_pem
 from securefl_keys.certificates import holder_certificate, read_authority
+from securefl_keys.identity import open_ca_key, open_identity_key
 from securefl_keys.policy import PolicyFile
 from securefl_keys.request import read_request
 from securefl_keys.roster import RosterFile
-from securefl_keys.sealed_identity import open_ca_key, open_identity_key
 
 FILES = Path(__file__).parent / "v1/consortium"
 PASSPHRASE = "correct horse battery staple"

@@ -15,13 +15,12 @@ from consortium_v3 import MEMBERS, PASSPHRASE
 
 from securefl.errors import CertificateExpired, CertificateRevoked, KeyFileError
 from securefl_keys.bundle import load_bundle
-from securefl_keys.certificate_form import read_pem
+from securefl_keys.certificate_form import AUTHORITY as THE_AUTHORITY
+from securefl_keys.certificate_form import Holder, read_pem
+from securefl_keys.identity import open_ca_key, open_identity_key
 from securefl_keys.policy import load_policy
 from securefl_keys.request import read_request
 from securefl_keys.roster import RosterFile, load_roster
-from securefl_keys.sealed_identity import open_ca_key, open_identity_key
-from securefl_keys.subject import AUTHORITY as THE_AUTHORITY
-from securefl_keys.subject import Holder
 from securefl_keys.verification import verify
 
 FILES = Path(__file__).parent / "v2/consortium"

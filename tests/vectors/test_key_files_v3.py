@@ -22,9 +22,9 @@ from securefl.exchange.card_keys import CardKeys, card_about
 from securefl.exchange.officer import KeySet
 from securefl_keys import layout
 from securefl_keys.bundle import load_bundle
+from securefl_keys.identity import open_ca_key
 from securefl_keys.loading import load_server
 from securefl_keys.policy import PolicyFile
-from securefl_keys.sealed_identity import open_ca_key
 from securefl_keys.sealed_keys import SealedKey, open_secret, seal_secret
 from securefl_keys.verification import verify
 

@@ -13,19 +13,18 @@ from consortium_v4 import ALICE, MEMBERS, OFFICERS, PASSPHRASE, SESSION
 from securefl.crypto.artefact import Origin
 from securefl.crypto.derived import group_secret
 from securefl.exchange.card_keys import Quorum, card_about
-from securefl_keys import layout, verified_bundle
-from securefl_keys.bundle import load_bundle
+from securefl_keys import layout
+from securefl_keys.bundle import SoundBundle, load_bundle
+from securefl_keys.identity import open_ca_key, open_identity_key
 from securefl_keys.loading import load_client
 from securefl_keys.officer_card import OfficerCard, load_officer
-from securefl_keys.officers import OfficersFile
-from securefl_keys.sealed_identity import open_ca_key, open_identity_key
+from securefl_keys.roster import OfficersFile
 from securefl_keys.sealed_keys import (
     SealedOfficerKey,
     open_officer_secret,
     open_secret,
     seal_officer_secret,
 )
-from securefl_keys.verified_bundle import SoundBundle
 
 FILES = Path(__file__).parent / "v4/officers"
 AUTHORITY = "d94b69116a6553f5093d942bf463d1c13ea91ac993f138a73cf6f0aa1eda00b4"
@@ -72,7 +71,6 @@ def test_the_frozen_secrets_open_the_frozen_cards(bundle, secret):
 
 def test_the_frozen_folder_is_olgas(monkeypatch, tmp_path):
     """Her secret, her number, and what two of three means; the folder stays as it was."""
-    monkeypatch.setattr(verified_bundle, "now", lambda: THEN)
     monkeypatch.setattr("securefl_keys.bundle.now", lambda: THEN)
     shutil.copytree(FILES / "olga", tmp_path / "olga")
     for path in (tmp_path / "olga").iterdir():

@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from transport_v2 import MEMBERS, PASSPHRASE
 
 from securefl.errors import CertificateExpired
+from securefl_keys.certificate_form import Holder, key_id_of
+from securefl_keys.identity import open_identity_key
 from securefl_keys.party_certificates import CertificateFile, transport_key
 from securefl_keys.request import read_request
 from securefl_keys.roster import load_roster
-from securefl_keys.sealed_identity import open_identity_key
-from securefl_keys.subject import Holder, key_id_of
 
 FILES = Path(__file__).parent / "v2/transport"
 THEN = datetime(2026, 12, 1, tzinfo=UTC)
