@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 import click
@@ -11,32 +12,35 @@ import click
 from securefl.errors import ConfigError, DataError, KeyFileError, SecureFLError
 from securefl.settings.choice import allow_code
 from securefl.simulation.malloc import keep_freed_memory
-from securefl_cli.audit import audit
-from securefl_cli.compare import compare
-from securefl_cli.demo import demo
-from securefl_cli.evaluate import evaluate_run, leave_one_out
-from securefl_cli.keys import keys
 from securefl_cli.log import begin, is_plain, say, say_error
-from securefl_cli.nvflare import nvflare
 from securefl_cli.passphrase import from_environment
-from securefl_cli.privacy import privacy
-from securefl_cli.profiles import profiles
 from securefl_cli.progress import remembered_interrupts
-from securefl_cli.reproduce import reproduce
-from securefl_cli.run import run
-from securefl_cli.serve import authority, officer, server
-from securefl_cli.site import site
-from securefl_cli.status import status
 
 # Threads that wait by spinning slow each other down tenfold where the machine has other work. Must
 # be said before torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+HOMES = {
+    **{name: name for name in ("demo", "run", "audit", "reproduce", "compare", "profiles")},
+    **{name: name for name in ("keys", "privacy", "site", "nvflare", "status")},
+    **dict.fromkeys(("evaluate", "leave-one-out"), "evaluate"),
+    **dict.fromkeys(("authority", "officer", "server"), "serve"),
+}
+"""Module of each command: a command loads no other's."""
 
 
 class _Commands(click.Group):
     """Group of commands that turns the library's errors into one line and an exit code."""
+
+    def list_commands(self, _context: click.Context | None) -> list[str]:
+        return sorted(HOMES)
+
+    def get_command(self, _context: click.Context | None, name: str) -> click.Command | None:
+        if name not in HOMES:
+            return None
+        commands = vars(import_module(f"securefl_cli.{HOMES[name]}")).values()
+        return next(c for c in commands if isinstance(c, click.Command) and c.name == name)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         begin()
@@ -87,11 +91,6 @@ def main(code: tuple[str, ...]) -> None:
     for name in code:
         allow_code(name)
 
-
-for command in (demo, run, audit, reproduce, compare, profiles, evaluate_run, leave_one_out):
-    main.add_command(command)
-for part in (keys, privacy, authority, officer, server, site, nvflare, status):
-    main.add_command(part)
 
 if __name__ == "__main__":
     main()

@@ -36,7 +36,7 @@ def parsed(command):
     """The innermost command's context; raises where an option does not exist."""
     innermost, rest = main, list(command)
     while hasattr(innermost, "commands"):
-        innermost = innermost.commands[rest.pop(0)]
+        innermost = innermost.get_command(None, rest.pop(0))
     return innermost.make_context(command[0], rest)
 
 

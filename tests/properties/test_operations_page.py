@@ -38,7 +38,7 @@ def test_the_commands_of_the_roles_have_these_options(command):
     """Which are read and not run here: the tests of logs and metrics run them."""
     parsed, rest = main, list(command)
     while hasattr(parsed, "commands"):
-        parsed = parsed.commands[rest.pop(0)]
+        parsed = parsed.get_command(None, rest.pop(0))
     parsed.make_context(command[0], rest)
 
 

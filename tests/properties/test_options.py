@@ -121,7 +121,7 @@ def test_h_is_help(path, monkeypatch):
     """-h prints on every command what --help prints."""
     command = main
     for name in path:  # a test that called it without `main` has left the option of its own
-        command = command.commands[name]
+        command = command.get_command(None, name)
         monkeypatch.setattr(command, "_help_option", None)
     short, long = (CliRunner().invoke(main, [*path, option]) for option in ("-h", "--help"))
     assert (short.exit_code, short.output) == (0, long.output)

@@ -77,7 +77,7 @@ def test_every_command_has_these_options(command):
     """Which are read and not run; the demo runs them, and processes.md's tests do."""
     parsed, rest = main, list(command)
     while hasattr(parsed, "commands"):
-        parsed = parsed.commands[rest.pop(0)]
+        parsed = parsed.get_command(None, rest.pop(0))
     parsed.make_context(command[0], rest)
 
 

@@ -46,7 +46,7 @@ def test_its_lines_make_a_consortium(tmp_path, monkeypatch):
     for role in roles:
         parsed, rest = main, list(role)
         while hasattr(parsed, "commands"):
-            parsed = parsed.commands[rest.pop(0)]
+            parsed = parsed.get_command(None, rest.pop(0))
         given = parsed.make_context(role[0], rest).params
         if "bundle" in given:
             done("keys", "verify", str(given["bundle"]), "--identity", str(given["identity"]))

@@ -130,7 +130,7 @@ def test_nothing_secret_is_copied():
 def test_each_command_has_these_options(command):
     parsed, rest = main, list(command)
     while hasattr(parsed, "commands"):
-        parsed = parsed.commands[rest.pop(0)]
+        parsed = parsed.get_command(None, rest.pop(0))
     parsed.make_context(command[0], rest)
 
 
