@@ -48,7 +48,7 @@ from securefl.io.text import printable
 from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
-Word = Annotated[str, Field(pattern=r"^[a-z_]{1,64}$")]
+Word = Annotated[str, Field(pattern=r"^\w{1,64}$")]
 VERSION = 10
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")

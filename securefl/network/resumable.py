@@ -40,11 +40,17 @@ _NEW = bytes(32)
 _REFUSED = _PLACE.pack(_NEW, 0)
 _EACH_BYTES = 64
 """Memory that a chunk takes beside its bytes."""
+_MOST_IDLE = 2
+"""Chunks of one stream that say nothing new: one does, after a cut."""
 _MOST_UNREAD_BYTES = KEPT_BYTES + CHUNK_BYTES + HEAD_BYTES + _EACH_BYTES
 
 
 class Broken(PeerError):
     """An end that has no place to go on from: the connection is over, without a grace."""
+
+
+class _HungUp(Broken):
+    """The peer has hung up: all that it had to say has arrived."""
 
 
 class Resumable:
@@ -54,6 +60,9 @@ class Resumable:
         self.token = token
         self.closed = asyncio.Event()
         """Set once the connection is over: an end has hung up, or has not come back."""
+        self.parted = False
+        """True once nothing is sent any more, and no cut is waited out: the peer has hung up, too,
+        or has not come back for what was said last."""
         self._why = PeerError(CLOSED)
         """Reason why it is over."""
         self._stream: Stream | None = None
@@ -68,7 +77,7 @@ class Resumable:
         self._n_sent = 0
         """Chunks that have arrived there or are under way on this stream."""
         self._unread, self._unread_bytes = deque[bytes](), 0
-        self._n_arrived = self._n_taken = self._untold_bytes = 0
+        self._n_arrived = self._n_taken = self._untold_bytes = self._n_idle = 0
         self._listener: x509.Certificate | None = None
         """The one that a caller has called."""
         self._keeping: asyncio.Task[None] | None = None
@@ -81,7 +90,7 @@ class Resumable:
     @property
     def is_cut(self) -> bool:
         """True while the caller may come back."""
-        return self._stream is None and not self.over
+        return self._stream is None and not self.parted
 
     async def read(self) -> bytes:
         """See `Chunks.read`."""
@@ -108,13 +117,13 @@ class Resumable:
         self._wake()
 
     def close(self) -> None:
-        """See `Chunks.close`; what was written, and that this end hangs up, has a moment to go."""
+        """See `Chunks.close`; what was written, and that this end hangs up, is sent meanwhile."""
         self.end(PeerError(CLOSED))
 
     async def finish(self) -> None:
-        """See `Chunks.finish`."""
+        """See `Chunks.finish`; a peer whose connection is cut has its time to come back."""
         self.close()
-        await self._until(lambda: self._stream is None)
+        await self._until(lambda: self.parted or self._receiving is None)
 
     def end(self, why: PeerError) -> None:
         """Let the connection be over; what has arrived can still be read."""
@@ -122,6 +131,12 @@ class Resumable:
             self._why = why
             self.closed.set()
             self._wake()
+
+    def part(self, why: PeerError) -> None:
+        """End, and wait for no caller any more."""
+        self.end(why)
+        self.parted = True
+        self._wake()
 
     # Beginning, and going on.
 
@@ -142,7 +157,7 @@ class Resumable:
             self.token, self._listener = token, listener
             self.go_on(stream, n_there)
         except Broken as error:
-            self.end(error)
+            self.part(error)
             raise
 
     def _require_same(self, token: bytes, listener: x509.Certificate) -> None:
@@ -162,14 +177,14 @@ class Resumable:
                 f"says that {n_there} chunks have arrived, of {self._n_sent} that were sent and "
                 f"{self._n_taken_there} that it had taken: the connection cannot go on"
             )
-            self.end(why)
+            self.part(why)
             raise why
         if self._receiving:
             self._receiving.cancel()  # which ends an older stream
+            self._untold_bytes = UNTOLD_BYTES  # what was told last may be lost
         if self._grace:
             self._grace.cancel()
-            self._untold_bytes = UNTOLD_BYTES  # what was told last may be lost
-        self._stream, self._n_sent = stream, n_there
+        self._stream, self._n_sent, self._n_idle = stream, n_there, 0
 
     async def carry(self, stream: Stream, place: bytes = b"") -> None:
         """Carry chunks both ways, after this end's place, until one end hangs up, or a cut."""
@@ -181,8 +196,12 @@ class Resumable:
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             # What either end has said last is on its way.
             await asyncio.wait({receiving}, timeout=FINISH_S)
-            if receiving.done() and not receiving.cancelled():
+            if not receiving.done() and self.over:
+                why = Broken(CLOSED)  # a peer that is there and says nothing
+            elif receiving.done() and not receiving.cancelled():
                 why = receiving.result()
+            if isinstance(why, _HungUp):  # it waits to hear the same of this end
+                await asyncio.wait({sending}, timeout=FINISH_S)
         finally:
             for task in (sending, receiving, closed):
                 task.cancel()
@@ -194,10 +213,10 @@ class Resumable:
 
     def _lose(self, why: PeerError) -> None:
         if isinstance(why, Broken):
-            self.end(why)
-        elif not self.over:
+            self.part(why)
+        elif not self.parted:
             late = PeerError(f"{why}, and was not made anew within {GRACE_S:g} s")
-            self._grace = asyncio.get_running_loop().call_later(GRACE_S, self.end, late)
+            self._grace = asyncio.get_running_loop().call_later(GRACE_S, self.part, late)
 
     def keep_up(self, stream: Stream, again: Callable[[], Awaitable[Stream]]) -> None:
         """Have a caller's chunks carried from now on, after each cut over what `again` returns.
@@ -208,7 +227,7 @@ class Resumable:
 
     async def _kept_up(self, stream: Stream, again: Callable[[], Awaitable[Stream]]) -> None:
         await self.carry(stream)
-        while not self.over:
+        while not self.parted:
             await asyncio.sleep(PAUSE_S)
             with suppress(PeerError, TimeoutError):  # there may be time for another try
                 async with asyncio.timeout(GRACE_S):
@@ -248,9 +267,10 @@ class Resumable:
                 self._arrive(chunk)
         except PeerError as error:
             return error
+        why = _HungUp(CLOSED)
         if stream is self._stream:
-            self.end(PeerError(CLOSED))
-        return PeerError(CLOSED)
+            self.end(why)
+        return why
 
     def _arrive(self, chunk: bytes) -> None:
         if len(chunk) < HEAD_BYTES:
@@ -258,6 +278,10 @@ class Resumable:
         (n_taken,) = _TAKEN.unpack_from(chunk)
         if n_taken > self._n_sent:
             raise Broken(f"says that it has taken {n_taken} chunks, of {self._n_sent} sent")
+        if len(chunk) == HEAD_BYTES and n_taken <= self._n_taken_there:
+            self._n_idle += 1
+            if self._n_idle > _MOST_IDLE:
+                raise Broken("says again and again what it has taken")
         while self._n_taken_there < n_taken:  # fewer stand in chunks that are sent again
             self._n_taken_there += 1
             self._kept_bytes -= len(self._kept.popleft()) + _EACH_BYTES
@@ -311,7 +335,7 @@ class Connections:
     def _begun(self, certificate: x509.Certificate) -> Resumable:
         for end, of in self._of.values():
             if end.is_cut and of.subject == certificate.subject and self._is_admitted(certificate):
-                end.end(PeerError("its connection was cut, and it has begun another"))
+                end.part(PeerError("its connection was cut, and it has begun another"))
         end = Resumable(secrets.token_bytes(len(_NEW)))
         self._of[end.token] = end, certificate
         self._serving.add(task := asyncio.ensure_future(self._served(end, certificate)))
@@ -328,13 +352,14 @@ class Connections:
     async def _served(self, end: Resumable, certificate: x509.Certificate) -> None:
         try:
             await self._serve(end, certificate)
+            await end.finish()
         finally:
             del self._of[end.token]
 
     def _found(self, token: bytes, certificate: x509.Certificate) -> Resumable:
         name = self._admitted(certificate)
         end, of = self._of.get(token, (None, None))
-        if end is None or end.over:
+        if end is None or end.parted:
             raise PeerError(f"{name}: goes on with a connection that is over")
         if of != certificate:
             raise PeerError(f"{name}: has the token of a connection that is not its own")

@@ -300,7 +300,7 @@ def test_the_newest_stream_of_a_connection_is_the_one_that_lives(made):
             with pytest.raises(PeerError):
                 await anything(old)
             await new.stream.write(TAKEN.pack(0) + hello)
-            assert await new.stream.read() == TAKEN.pack(1) + hello
+            assert await frame_on(new) == TAKEN.pack(1) + hello
             assert len(links) == 1
             for end in (old, new):
                 end.stream.close()
