@@ -200,8 +200,8 @@ class Resumable:
                 why = Broken(CLOSED)  # a peer that is there and says nothing
             elif receiving.done() and not receiving.cancelled():
                 why = receiving.result()
-            if isinstance(why, _HungUp):  # it waits to hear the same of this end
-                await asyncio.wait({sending}, timeout=FINISH_S)
+            if isinstance(why, _HungUp):
+                await self._said_last(sending, stream)
         finally:
             for task in (sending, receiving, closed):
                 task.cancel()
@@ -210,6 +210,14 @@ class Resumable:
                 self._stream = None
                 self._lose(why)
                 self._wake()
+
+    async def _said_last(self, sending: asyncio.Future[None], stream: Stream) -> None:
+        """Wait until a peer that has hung up has heard the same of this end."""
+        with suppress(PeerError, TimeoutError):
+            async with asyncio.timeout(FINISH_S):
+                await asyncio.wait({sending})
+                if self._listener:  # which ends the stream; a caller's end would take words back
+                    await stream.read()
 
     def _lose(self, why: PeerError) -> None:
         if isinstance(why, Broken):

@@ -13,6 +13,7 @@ from securefl.errors import PeerError
 from securefl.network.connect import Address, connected, listening
 from securefl.network.frames import Frame
 from securefl.network.identity import name_of
+from securefl.network.refusals import part
 from securefl.network.resumable import (
     HEAD_BYTES,
     KEPT_BYTES,
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 PLACE = struct.Struct(">32sQ")
 TAKEN = struct.Struct(">Q")
 REFUSED = bytes(PLACE.size)
+HUNG_UP = TAKEN.pack(2**64 - 1)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,8 @@ async def heard(made, admitted=None):
     try:
         yield Address.parse(door.at), links, said
     finally:
+        for link in links:
+            link._stream.part(PeerError("the test is over"))  # no cut is waited out
         await door.stop()
 
 
@@ -376,6 +380,132 @@ def test_a_caller_that_is_not_let_in_ends_nothing_that_was_cut(made):
             again = await raw(made, at, "alice", PLACE.pack(token, 0))
             assert read_place(again.began) == (token, 0)
             again.stream.close()
+
+    asyncio.run(scenario())
+
+
+def test_last_words_outlive_a_cut(made):
+    """Of a listener that hangs up while nobody is there: the caller comes back for them."""
+
+    async def scenario():
+        async with heard(made) as (at, links, _):
+            alice = await raw(made, at, "alice")
+            token, _ = read_place(alice.began)
+            alice.stream.close()
+            await until(lambda: links[0]._stream.is_cut)
+            await part(links[0], "all is done")
+            back = await raw(made, at, "alice", PLACE.pack(token, 0))
+            assert read_place(back.began) == (token, 0)
+            assert b"all is done" in await frame_on(back)
+            assert await back.stream.read() == HUNG_UP
+            await back.stream.write(HUNG_UP)
+            await until(lambda: links[0]._stream.parted)
+            assert (await raw(made, at, "alice", PLACE.pack(token, 1))).began == REFUSED
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_hears_them_by_itself_and_says_its_own(made):
+    """Both ends know then that all is said: neither waits for the other's grace."""
+
+    async def scenario():
+        async with heard(made) as (at, links, _):
+            alice = await connected(made.identity("alice"), made.bundle("client"), "server", at, 5)
+            cut(alice)
+            await until(lambda: links[0]._stream.is_cut)
+            await part(links[0], "all is done")
+            said = await alice.receive({Frame.GOODBYE: 4096})
+            assert b"all is done" in said.body
+            async with asyncio.timeout(2):
+                await alice.finish()
+                await links[0].finish()
+            assert alice._stream.parted
+            assert links[0]._stream.parted
+
+    asyncio.run(scenario())
+
+
+class Pipe:
+    """One end of a stream in memory; what a lossy one writes is gone."""
+
+    def __init__(self):
+        self.read_from, self.write_to, self.lossy = asyncio.Queue(), None, False
+
+    async def read(self):
+        if (chunk := await self.read_from.get()) is None:
+            raise PeerError("cut")
+        return chunk
+
+    async def write(self, chunk):
+        if not self.lossy:
+            self.write_to.put_nowait(chunk)
+        await asyncio.sleep(0)
+
+    def close(self):
+        pass
+
+
+def piped(caller, listener):
+    """Have both go on over a new stream; returns its ends."""
+    one, other = Pipe(), Pipe()
+    one.write_to, other.write_to = other.read_from, one.read_from
+    places = caller._n_arrived, listener._n_arrived
+    for end, pipe, n_there in ((caller, one, places[1]), (listener, other, places[0])):
+        end.go_on(pipe, n_there)
+        CARRYING.append(asyncio.ensure_future(end.carry(pipe)))
+    return one, other
+
+
+CARRYING = []
+"""Tasks, which the event loop alone does not hold."""
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_what_was_taken_is_told_again_after_a_cut(noticed):
+    """Whoever has not noticed the cut itself may have told it in vain; else the sender stalls."""
+
+    async def scenario():
+        caller, listener = Resumable(b"t" * 32), Resumable(b"t" * 32)
+        first, at_listener = piped(caller, listener)
+        at_listener.lossy = True
+        chunks = [bytes([i]) * (CHUNK_BYTES - 1000) for i in range(12)]
+
+        async def write():
+            for chunk in chunks:
+                await caller.write(chunk)
+
+        writing = asyncio.ensure_future(write())
+        taken = [await listener.read() for _ in range(5)]
+        await asyncio.sleep(0.1)
+        assert not writing.done()
+        first.read_from.put_nowait(None)
+        if noticed:
+            at_listener.read_from.put_nowait(None)
+        await asyncio.sleep(0.1)
+        piped(caller, listener)
+        async with asyncio.timeout(5):
+            taken += [await listener.read() for _ in range(7)]
+            await writing
+        assert taken == chunks
+        for task in CARRYING:
+            task.cancel()
+        CARRYING.clear()
+
+    asyncio.run(scenario())
+
+
+def test_who_says_again_and_again_what_it_has_taken_is_hung_up_on(made):
+    """Such chunks carry nothing, and would cost the listener as much as it has."""
+
+    async def scenario():
+        async with heard(made) as (at, links, _):
+            alice = await raw(made, at, "alice")
+            with suppress(PeerError):
+                for _ in range(100):
+                    await alice.stream.write(TAKEN.pack(0))
+            await until(lambda: links[0].lost)
+            with pytest.raises(PeerError, match="again and again"):
+                await links[0].send(Frame.MESSAGE)
 
     asyncio.run(scenario())
 
