@@ -182,8 +182,9 @@ class Resumable:
         if self._receiving:
             self._receiving.cancel()  # which ends an older stream
             self._untold_bytes = UNTOLD_BYTES  # what was told last may be lost
-        if self._grace:
+        if self._grace and not self.over:  # for last words there is one grace
             self._grace.cancel()
+            self._grace = None
         self._stream, self._n_sent, self._n_idle = stream, n_there, 0
 
     async def carry(self, stream: Stream, place: bytes = b"") -> None:
@@ -222,7 +223,7 @@ class Resumable:
     def _lose(self, why: PeerError) -> None:
         if isinstance(why, Broken):
             self.part(why)
-        elif not self.parted:
+        elif not (self.parted or self._grace):
             late = PeerError(f"{why}, and was not made anew within {GRACE_S:g} s")
             self._grace = asyncio.get_running_loop().call_later(GRACE_S, self.part, late)
 
