@@ -7,16 +7,14 @@ words (site.toml, or `--model`) before anything is imported.
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from securefl.errors import ConfigError
-from securefl.io.own_code import own_function
+from securefl.io.own_code import own_function, sources
 from securefl.settings.tables import Config
 
 
@@ -67,7 +65,7 @@ def own_model(name: str, shape: tuple[int, ...], n_outputs: int, seed: int) -> n
 
 
 def code_of(config: Config) -> str:
-    """Return the SHA-256, in hex, of the files with the code that the settings name.
+    """Return the SHA-256, in hex, of the files with the code that the settings name (`sources`).
 
     Empty where model and choices are SecureFL's.
 
@@ -80,20 +78,12 @@ def code_of(config: Config) -> str:
         for choice in config.choices
         if not type(choice).__module__.startswith("securefl.")
     }
-    digests = [
-        hashlib.sha256(_source(n, code).read_bytes()).hexdigest() for n, code in named.items()
-    ]
-    return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else ""
-
-
-def _source(name: str, code: Any) -> Path:
-    try:
-        file = inspect.getsourcefile(inspect.unwrap(code))
-    except (TypeError, ValueError):  # built in, or partial
-        file = None
-    if file is None or not Path(file).is_file():
-        raise ConfigError(f'"{name}": no file has its source: give a function or class of a file')
-    return Path(file)
+    files = {m: f for n, code in named.items() for m, f in sources(code, f'"{n}"').items()}
+    parts = (
+        f"{module} {hashlib.sha256(file.read_bytes()).hexdigest()}\n"
+        for module, file in sorted(files.items())
+    )
+    return hashlib.sha256("".join(parts).encode()).hexdigest() if files else ""
 
 
 def _function(name: str) -> Callable[..., Any]:

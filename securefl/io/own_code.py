@@ -1,9 +1,15 @@
-"""Functions of a party's own installation, by the name `module:function`."""
+"""Code of a party's own installation, by the name `module:function`, and its files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
 from typing import Any
 
 from securefl.errors import ConfigError
@@ -39,3 +45,65 @@ def own_function(name: str, about: str) -> Callable[..., Any]:
         kind = f"a {type(found).__name__}" if hasattr(imported, function) else "missing"
         raise ConfigError(f"{about}: cannot be had ({function} is {kind}): name a function")
     return found  # type: ignore[no-any-return]  # of whatever signature
+
+
+def sources(code: Any, about: str) -> dict[str, Path]:
+    """Return the files of a function's or class's module, and of all that it imports, by module.
+
+    But for the standard library, SecureFL, and installed packages other than its own.
+
+    Raises:
+        ConfigError: no file has its source.
+    """
+    module = inspect.getmodule(inspect.unwrap(code))
+    own = module.__name__ if module else ""
+    found: dict[str, Path] = {}
+    known, awaited = set[str](), [own]
+    elsewhere = _of_others(own.partition(".")[0])
+    while awaited:
+        name = awaited.pop()
+        if name in known or name.partition(".")[0] in elsewhere:
+            continue
+        known.add(name)
+        if file := _file(name):
+            found[name] = file
+            awaited += _imported(name, file)
+    if own not in found or found[own].suffix != ".py":
+        raise ConfigError(f"{about}: no file has its source: give a function or class of a file")
+    return found
+
+
+def _of_others(own: str) -> set[str]:
+    """Return the names of packages that other installations have: each party its own version."""
+    by_package = packages_distributions()
+    mine = set(by_package.get(own, ()))
+    installed = {name for name, of in by_package.items() if not mine & set(of)}
+    return {*sys.stdlib_module_names, *sys.builtin_module_names, *installed, "securefl"} - {own}
+
+
+def _file(module: str) -> Path | None:
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError, AttributeError):  # a name of a module, and none itself
+        return None
+    path = Path(spec.origin) if spec and spec.has_location and spec.origin else None
+    return path if path and path.is_file() else None
+
+
+def _imported(module: str, file: Path) -> Iterator[str]:
+    """Yield the names of modules that a file may import, anywhere in it, and of their packages."""
+    if file.suffix != ".py":
+        return
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            base = resolve_name(base, package) if node.level else base
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))

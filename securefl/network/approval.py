@@ -58,7 +58,7 @@ class Approval(BaseModel):
     by_setting: dict[str, dict[str, str]]
     """Short digest of each of them, which tells where others differ."""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
-    """Digest of the file that defines the model, where the settings name code."""
+    """Digest of the files of the model, where the settings name code."""
     leaves: list[Leaving]
     """Messages that leave the site, as `securefl site review` lists them."""
     epsilon: str

@@ -96,7 +96,7 @@ class Hello(Body):
     )
     """Short digest of each of them."""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    """Digest of the file that defines its model, where the settings name code."""
+    """Digest of the files of its model, where the settings name code."""
     age: Age
     """Age of its bundle."""
 

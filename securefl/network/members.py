@@ -39,7 +39,7 @@ class Members:
     """Seconds that a client has for its next message."""
     say: Callable[[str], None]
     code: str = ""
-    """Digest of the file that defines the model, where the settings name code."""
+    """Digest of the files of the model, where the settings name code."""
     links: dict[str, Link] = field(default_factory=dict)
     ages: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Age of each client's bundle."""

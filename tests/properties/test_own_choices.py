@@ -16,6 +16,7 @@ import securefl
 from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.build.own_model import code_of
 from securefl.errors import ConfigError
+from securefl.io.own_code import sources
 from securefl.privacy.events import WithoutPrivacy
 from securefl.runs.folder_reader import read_config
 from securefl.settings import choice
@@ -255,6 +256,30 @@ def test_what_parties_agree_on_holds_its_code(module, monkeypatch):
     ours, *digests = (code_of(securefl.load_config(None, [f"solver.name={n}"])) for n in names)
     assert ours == ""
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_and_the_code_that_it_imports(module, tmp_path):
+    """Wherever it imports it; of what is installed each party has its own version."""
+    (tmp_path / "strange_parts").mkdir()
+    (tmp_path / "strange_parts/__init__.py").write_text("")
+    for name in ("near", "late"):
+        (tmp_path / f"strange_parts/{name}.py").write_text("import torch\nSLOPE = 1\n")
+    (tmp_path / "strange_parts/far.py").write_text("from .near import SLOPE\n")
+    text = SOLVER.replace(
+        "import securefl\n", "import securefl\nfrom strange_parts import far\n", 1
+    )
+    name = module(text + "\n\ndef later():\n    import strange_parts.late\n")
+    config = securefl.load_config(None, [f"solver.name={name}:Proximal"])
+    found = sources(type(config.solver), "it")
+    assert set(found) == {name, "strange_parts", *(f"strange_parts.{m}" for m in FAR)}
+    digests = [code_of(config)]
+    for part in FAR:
+        (tmp_path / f"strange_parts/{part}.py").write_text("SLOPE = 2\n")
+        digests.append(code_of(config))
+    assert len(set(digests)) == 4
+
+
+FAR = ("near", "far", "late")
 
 
 def test_an_entry_point_replaces_no_choice_of_ours(module, monkeypatch):
