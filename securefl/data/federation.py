@@ -88,7 +88,8 @@ def load_federation(
     clients = _dealt(split, partition, data, rng)
     found = Federation(clients, (split.test_x, split.test_y), split.n_outputs, public=public)
     if data.quality:
-        shares = {Quality(name): share for name, share in data.quality.items()}
+        # In one order, whatever the settings' is: parties deal alike.
+        shares = {kind: data.quality[kind.value] for kind in Quality if kind.value in data.quality}
         spoilt, qualities = spoilt_clients(clients, shares, rng)
         found = replace(found, clients=spoilt, qualities=qualities)
     elif data.corruptions:

@@ -22,24 +22,26 @@ _SITES: IncEx = {"data": {"root", "names", "clients"}, "run": {"name"}}
 
 def settings_digest(config: Config) -> str:
     """Return the name of the settings that all processes share."""
-    return hashlib.sha256(config.model_dump_json(exclude=OWN).encode()).hexdigest()
+    return _digest(config.model_dump(mode="json", exclude=OWN))
 
 
 def study_digest(config: Config) -> str:
     """Return the name of the settings whoever takes part: the same once sites have joined."""
     who = _SITES if config.samples else _MEMBERS
-    return hashlib.sha256(config.model_dump_json(exclude=who).encode()).hexdigest()
+    return _digest(config.model_dump(mode="json", exclude=who))
 
 
 def digests_by_setting(config: Config, exclude: IncEx | None = OWN) -> dict[str, dict[str, str]]:
     """Return a short digest of each setting, by its table and key; none of a table that is none."""
     return {
-        table: {
-            key: hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
-            for key, value in (settings or {}).items()
-        }
-        for table, settings in json.loads(config.model_dump_json(exclude=exclude)).items()
+        table: {key: _digest(value)[:16] for key, value in (settings or {}).items()}
+        for table, settings in config.model_dump(mode="json", exclude=exclude).items()
     }
+
+
+def _digest(value: object) -> str:
+    """Return the SHA-256, in hex, of a value of JSON; keys of a table are in no order."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def differing(one: Digests, other: Digests) -> str:
