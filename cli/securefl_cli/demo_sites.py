@@ -9,7 +9,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -93,11 +93,11 @@ def demo_sites(rounds: int, seed: int, folder: Path, officers: Sequence[str] = (
             )
 
         sites = {name: join(name) for name in HOSPITALS}
-        server.told(f"Round {max(1, rounds // 3)}/", show=True)
+        server.told(f"Round {max(1, rounds // 3)}/", show=True, beside=sites)
         sites[KILLED].kill()
         click.echo(f"{KILLED} is killed, and started again by the same command", err=True)
         sites[KILLED] = join(KILLED)
-        server.told(r"Run folder: (\S+)", show=True)
+        server.told(r"Run folder: (\S+)", show=True, beside=sites)
     record = read_run(folder / "run")
     print_runs({"hospitals": (record.metrics, Ledger(list(record.ledger)))})
     who = f"{1 + len(officers)} officers, of whom two are needed," if officers else "The authority"
@@ -134,8 +134,14 @@ class _Process:
                 [*SECUREFL, *command], cwd=log.parent, stdout=file, stderr=file, env=_plain()
             )
 
-    def told(self, pattern: str, *, show: bool = False) -> str:
-        """Wait until it has said this; raises PeerError where it ends before, or says nothing."""
+    def told(
+        self, pattern: str, *, show: bool = False, beside: Mapping[str, _Process] | None = None
+    ) -> str:
+        """Wait until it has said this.
+
+        Raises:
+            PeerError: it ends before, or says nothing, or one of those `beside` it has failed.
+        """
         deadline, n_said = time.monotonic() + PATIENCE_S, 0
         while True:
             said, ended = self.log.read_text(), self._process.poll() is not None
@@ -149,7 +155,14 @@ class _Process:
                 deadline, n_said = time.monotonic() + PATIENCE_S, len(said)
             if ended or time.monotonic() > deadline:
                 raise PeerError(f"{self.log.stem}: {'ended' if ended else 'silent'}: {said[-500:]}")
+            for other in (beside or {}).values():
+                other.require_unfailed()
             time.sleep(0.05)
+
+    def require_unfailed(self) -> None:
+        """Raise PeerError where it has ended with an error."""
+        if self._process.poll() not in {None, 0}:
+            raise PeerError(f"{self.log.stem}: failed: {self.log.read_text()[-500:]}")
 
     def kill(self) -> None:
         """Kill it, as a power cut would."""

@@ -169,11 +169,18 @@ def _called(module: str, name: str) -> Loaded:
         x, y = (torch.as_tensor(part).detach() for part in given)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise DataError(f"{module}:{name}: is to give x and y as arrays of numbers") from error
-    if any(part.layout is not torch.strided or part.is_meta for part in (x, y)):
-        raise DataError(f"{module}:{name}: is to give x and y as dense arrays: x.to_dense()")
+    if not (_is_plain(x) and _is_plain(y)):
+        raise DataError(
+            f"{module}:{name}: is to give x and y as dense arrays of plain numbers: x.to_dense(), "
+            "x.dequantize(), or rows of one length"
+        )
     if x.is_complex() or x.dim() == 0 or y.dim() == 0:
         raise DataError(f"{module}:{name}: is to give x and y as real arrays, a sample a row")
     return x, y
+
+
+def _is_plain(x: Tensor) -> bool:
+    return x.layout is torch.strided and not (x.is_meta or x.is_quantized or x.is_nested)
 
 
 def _pictures(folder: Path, form: SamplesTable) -> Loaded:

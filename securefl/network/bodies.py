@@ -227,7 +227,7 @@ class Signed(Body):
     signature: Annotated[Base64Bytes, Field(max_length=128)]
     times: Annotated[int, Field(ge=1, lt=2**31)] = 1
     since: RoundsDone = 0
-    """Terms of its sender, which its signature binds (`federation.terms`)."""
+    """Terms of its sender, which its signature binds (`federation.total.Terms`)."""
 
 
 class OpenRequest(Body):

@@ -7,6 +7,7 @@ connection is one stream. Another `Destination` and `Entrance` may stand in its 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -105,7 +106,12 @@ class Address:
         credentials = grpc.ssl_channel_credentials(
             identity.ca_pem, identity.transport_key_pem(), identity.transport_pem
         )
-        options = [*_options(), ("grpc.ssl_target_name_override", host_of(role))]
+        proxied = int(not _is_here(self.host))
+        options = [
+            *_options(),
+            ("grpc.ssl_target_name_override", host_of(role)),
+            ("grpc.enable_http_proxy", proxied),
+        ]
         channel = grpc.aio.secure_channel(str(self), credentials, options)
         call = CallersStream(channel.stream_stream(f"/{_SERVICE}/{_METHOD}")(), channel)
         challenge = Challenge(identity.transport_certificate)
@@ -146,6 +152,14 @@ class Address:
         at = str(Address(self.host, _port(server, door.identity, self)))
         await server.start()
         return at, stop
+
+
+def _is_here(host: str) -> bool:
+    """Return whether a host is this machine, which no proxy is asked for."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _options() -> list[tuple[str, Any]]:

@@ -6,6 +6,7 @@ work. Nobody can change anything there.
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,8 +89,11 @@ def metrics_page(watched: Watched, role: str, at: Address) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Say nothing: it is asked every few seconds."""
 
+    class Listener(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+
     try:
-        server = ThreadingHTTPServer((at.host, at.port), Page)
+        server = Listener((at.host, at.port), Page)
     except OSError as error:
         raise ConfigError(
             f"--metrics {at}: cannot listen there: {error.strerror or error}"

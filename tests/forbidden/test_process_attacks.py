@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import ssl
 import struct
 import time
@@ -201,6 +202,23 @@ def test_a_chunk_larger_than_any_is_not_taken(made):
             assert await raw(identity, trust, port, large) == b""
 
     attacked(made, attack)
+
+
+def test_no_proxy_is_asked_for_a_server_of_this_machine(made, monkeypatch):
+    """One of the environment would be told of it, and could not reach it."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+
+        async def attack(port):
+            for host in ("127.0.0.1", "localhost"):
+                link = await connected(
+                    made.identity("carol"), made.bundle("client"), "server", Address(host, port), 5
+                )
+                await link.finish()
+
+        attacked(made, attack)
 
 
 def test_tls_of_an_older_version_is_refused(made, tmp_path):

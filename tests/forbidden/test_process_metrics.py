@@ -182,6 +182,12 @@ def test_a_process_whose_loop_is_stuck_is_not_alive(monkeypatch):
         assert not watched.is_alive()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_page_is_had_at_either_kind_of_address(host):
+    with metrics_page(ServerMonitor(), "server", Address(host, 0)) as at:
+        assert get(at, "healthz") == (200, "ok\n")
+
+
 def test_a_name_is_no_line_of_its_own_and_nobody_writes_there():
     """Of a client with a name that Prometheus would read as more."""
     watched = ServerMonitor()

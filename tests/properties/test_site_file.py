@@ -429,11 +429,23 @@ BROKEN = {
         DataError,
         "as dense arrays",
     ),
+    "quantised": (
+        "def f(): return torch.quantize_per_tensor(torch.ones(3, 2), 1, 0, torch.qint8), [1, 0, 1]",
+        DataError,
+        "of plain numbers",
+    ),
+    "nested": (
+        "def f(): return torch.nested.nested_tensor([torch.ones(2)] * 3), torch.zeros(3)",
+        DataError,
+        "of plain numbers",
+    ),
     "words": ("def f(): return [[1, 2]], ['Smith']", DataError, "as arrays of numbers"),
     "large": ("def f(): return [[1, 2]], [10**400]", DataError, "as arrays of numbers"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*(quant|nested):UserWarning")
+@pytest.mark.filterwarnings("ignore:.*quant:DeprecationWarning")
 @pytest.mark.parametrize(("code", "error", "why"), BROKEN.values(), ids=BROKEN)
 def test_code_that_fails_is_refused_without_a_word_of_its_own(
     tmp_path, monkeypatch, request, code, error, why
