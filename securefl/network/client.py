@@ -232,6 +232,7 @@ class _Turn:
                 f"settings it is {party.most_times} at most"
             )
         state = session.take_state(tensors, head.round, whole=head.whole)
+        party.require_record("update", state)
         session.store.claim("update", head.round)
         session.round = session.asked = head.round
         times, since = {party.name: head.times}, {party.name: head.since}
@@ -248,6 +249,7 @@ class _Turn:
             )
         state = session.take_state(tensors, head.round, whole=head.whole)
         if head.name != CARD:  # it says the same again
+            session.party.require_record(head.name, state)
             session.store.claim(head.name, head.round)
         session.asked = head.round
         return Ask(

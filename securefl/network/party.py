@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,9 +32,11 @@ from securefl.network import bodies
 from securefl.network.approval import APPROVED, ApprovedJob
 from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import ProcessIdentity
+from securefl.network.sealed_for import SealedFor
 from securefl.network.settings import check_scope
 from securefl.network.store import FileStore
 from securefl.network.trust import TrustedBundle
+from securefl.settings.digests import settings_digest
 from securefl.settings.tables import Config
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
@@ -100,6 +103,9 @@ class ClientParty:
     """Folder of its own, with the tensors that it keeps between rounds."""
     sealers: dict[Kind, Sealer] = field(init=False)
     client: Client = field(init=False)
+    officers: Sequence[str] = ()
+    """Names of those who open what it seals."""
+    sealed_for: SealedFor = field(init=False)
 
     def __post_init__(self) -> None:
         job, own = self.job, self.identity
@@ -114,6 +120,7 @@ class ClientParty:
         self.client = Client(
             own.name, weight, self.sealers, equal, blind=blind, signing_key=own.key
         )
+        self.sealed_for = SealedFor(self.folder, settings_digest(job.config))
         # Torch loads a third of itself with the first of these: not while the first round waits.
         torch.optim.SGD(job.task.model.parameters(), lr=0.0)
 
@@ -160,6 +167,16 @@ class ClientParty:
         sealed = self.job.config.seals_scores
         client.profile_sealer = OneTimeProfileSealer(keys) if sealed else PlainMatch()
         client.card_keys = keys
+        self.officers = bundle.officers()
+
+    def require_record(self, what: str, state: State) -> None:
+        """Require that whoever opens has the record of all that was opened at this model.
+
+        Raises:
+            ConfigError, RunFolderError: as `SealedFor.require`.
+        """
+        if self.job.config.needs_cards:
+            self.sealed_for.require(self.officers, what, state.round + 1, state_digest(state))
 
     def session(self, run: str, job_id: str) -> PartySession:
         """Begin a session of a run.
