@@ -100,3 +100,7 @@ def set_(
     )
     tell_rotated(made)
     click.echo(f"securefl keys export --keys {shlex.quote(str(directory))} --out …")
+    click.echo(
+        "A run that goes on does so with its next round; one that is begun anew needs another "
+        "run.seed: who opens now has no record of what was opened before."
+    )

@@ -40,7 +40,7 @@ class SealedFor:
         """Note that the client seals for these officers, before anything leaves it.
 
         Args:
-            officers: names of those who open, in order.
+            officers: names of those who open.
             what: the name of a question, or `update` for all that a round's training sends.
             round_number: number of the round.
             model: digest of the model that it is sent.
@@ -50,7 +50,7 @@ class SealedFor:
                 for others.
             RunFolderError: the record is damaged, or cannot be written.
         """
-        known, who = self._read(), tuple(officers)
+        known, who = self._read(), tuple(sorted(officers))
         where = self._keys(what, round_number, model)
         if others := next((known[at] for at in where if known.get(at, who) != who), None):
             raise ConfigError(
