@@ -17,13 +17,16 @@ from securefl_cli.connection import (
     OWN_PASSPHRASE_FILE,
     config_argument,
     ended_by_sigterm,
+    health_option,
     introduce,
     member_options,
+    metrics_option,
     or_environment,
     run_until_done,
     seconds_option,
     server_option,
     settings_option,
+    watched_at,
 )
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.log import log_option, say
@@ -232,6 +235,8 @@ site.add_command(review)
 )
 @server_option
 @seconds_option("--wait", 60.0, 0, "to wait for the server to be there.")
+@metrics_option
+@health_option
 @ended_by_sigterm()
 def join(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
@@ -244,6 +249,8 @@ def join(  # noqa: PLR0913, PLR0917
     approved: Path | None,
     server: str,
     wait: float,
+    metrics: str | None,
+    health: str | None,
 ) -> None:
     """Train on this site's own data, and send what is sealed and signed.
 
@@ -275,4 +282,6 @@ def join(  # noqa: PLR0913, PLR0917
     party = client_party(config, mine, identity, data, approved)
     if data:
         say_passed_over(data)
-    run_until_done(ClientProcess(mine, party, sound, say).run(at, wait))
+    process = ClientProcess(mine, party, sound, say)
+    with watched_at(metrics, health, process.monitor, "client"):
+        run_until_done(process.run(at, wait))

@@ -26,6 +26,7 @@ from securefl.network import bodies
 from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import ProcessIdentity
+from securefl.network.monitor import ClientMonitor
 from securefl.network.party import GONE, ClientParty, PartySession
 from securefl.network.saying import SESSION, Warned
 from securefl.network.settings import check_officers
@@ -60,6 +61,7 @@ class ClientProcess:
     party: ClientParty
     bundle: TrustedBundle
     say: Callable[[str], None]
+    monitor: ClientMonitor = field(default_factory=ClientMonitor)
     _welcomed: bool = False
     """True once it was welcomed on the connection that it has, or had last."""
     _job: str = ""
@@ -77,9 +79,10 @@ class ClientProcess:
             RunFolderError: what this client keeps cannot be written, or is lost.
         """
         loop, welcomed_at = asyncio.get_running_loop(), -math.inf
+        self.monitor.loop = loop
         while True:
             link = await connected(self.identity, self.bundle, "server", server, patience_s)
-            self._welcomed = False
+            link.traffic, self._welcomed = self.monitor.traffic, False
             try:
                 await self._take_part(link)
             except _RunOver as over:
@@ -95,6 +98,7 @@ class ClientProcess:
                 self.say(Warned(f"{error}; joining again"))
                 await asyncio.sleep(PAUSE_S)
             finally:
+                self.monitor.server = ""
                 await link.finish()
 
     def _over(self, link: Link, over: _RunOver) -> None:
@@ -122,6 +126,7 @@ class ClientProcess:
     async def _take_part(self, link: Link) -> None:
         welcome = await self._welcome(link)
         self._welcomed, self._job = True, welcome.job
+        self.monitor.server = link.name
         SESSION.set(welcome.run)
         self.say(f"{self.party.name}: joined, {self.party.job.config.run.rounds} rounds")
         self._seal()
@@ -145,6 +150,8 @@ class ClientProcess:
             await turn.answer()
         finally:
             self._asked[self._job] = max(self._asked[self._job], turn.session.asked)
+            self.monitor.asked = self._asked[self._job]
+        self.monitor.counted += turn.received.frame is Frame.COUNTED
 
     async def _welcome(self, link: Link) -> bodies.Welcome:
         config = self.party.job.config

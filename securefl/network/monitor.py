@@ -192,6 +192,31 @@ class AuthorityMonitor(_Loop):
         return "" if self.server else "no server is connected"
 
 
+@dataclass(slots=True)
+class ClientMonitor(_Loop):
+    """Counts of a client's process."""
+
+    server: str = ""
+    """Name of the server that has welcomed it."""
+    asked: int = 0
+    """Last round that a server has asked it for anything of."""
+    counted: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def numbers(self) -> Iterator[MetricValue]:
+        """Yield the counts: see `Watched.numbers`."""
+        yield gauge(
+            "server_connected", "1 where a server has welcomed it", float(bool(self.server))
+        )
+        yield gauge("round", "Last round that it was asked for anything of", self.asked)
+        yield counter("rounds_counted", "Rounds in which it counted", self.counted)
+        yield from _bytes(self.traffic)
+
+    def not_ready(self) -> str:
+        """Return why not: see `Watched.not_ready`."""
+        return "" if self.server else "no server has welcomed it"
+
+
 def gauge(name: str, help_text: str, value: float) -> MetricValue:
     """Return a number that may fall, without labels."""
     return MetricValue(name, help_text, "gauge", {(): value})

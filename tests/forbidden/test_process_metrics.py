@@ -153,6 +153,13 @@ def test_the_counts_of_a_run_add_up(site):
     assert watched.missed == {}
     uploads = sum(m.upload_bytes for m in record.metrics)
     assert watched.traffic.received_bytes > uploads
+    for client in loop.clients.values():
+        of_client = client.monitor
+        assert (of_client.asked, of_client.counted) == (3, 3)
+        assert of_client.not_ready() == "no server has welcomed it"  # any more
+        numbers = {n.name: n.values for n in of_client.numbers()}
+        assert numbers["server_connected"] == {(): 0}
+        assert numbers["sent_bytes"][()] > uploads / 2 / len(loop.clients)
 
 
 def test_a_phase_in_another_counts_once():
