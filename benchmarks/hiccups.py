@@ -37,7 +37,7 @@ from roles import (
     largest_difference,
     model_of,
     n_repeated,
-    release_rows,
+    opened_totals,
     releases,
 )
 
@@ -435,7 +435,7 @@ class Result:
 
 def n_opened_again(keys: Path) -> int:
     """Return how many totals were opened in a second session, of one job."""
-    totals = Counter((row[3], row[1], row[2]) for row in release_rows(keys) if len(row) == 5)
+    totals = Counter((row[3], row[1], row[2]) for row in opened_totals(keys))
     return sum(totals.values()) - len(totals)
 
 

@@ -17,11 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, get_args
 
 import safetensors.torch
 import torch
 
 from securefl.federation.message import CARD
+from securefl.federation.opening_history import ModelRow, ScoresRow
 from securefl.network.authority import RELEASES
 from securefl.runs.folder_reader import INCIDENTS, LEDGER, MODEL, read_run
 from securefl_keys.rehearsal import make_consortium
@@ -277,14 +279,18 @@ def releases(keys: Path) -> tuple[int, int]:
 
     Again is in the same session; `keys` is its key folder.
     """
-    rows = release_rows(keys)
-    totals = Counter((row[0], row[1], row[2]) for row in rows if len(row) == 5)
-    scores = Counter((row[0], row[1], of) for row in rows if len(row) == 4 for of in row[3])
-    opened = (totals + scores).values()
+    scores = Counter((row[0], row[1], of) for row in _rows(keys, ScoresRow) for of in row[5])
+    opened = (Counter(tuple(row[:3]) for row in opened_totals(keys)) + scores).values()
     return sum(opened), sum(opened) - len(opened)
 
 
-def release_rows(keys: Path) -> list[list]:  # type: ignore[type-arg]
-    """Return the rows of the authority's history of releases."""
-    path = keys / "authority/log" / RELEASES
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def opened_totals(keys: Path) -> list[Any]:
+    """Return the rows of totals that the authority has opened, and not refused afterwards."""
+    return [row for row in _rows(keys, ModelRow) if not row[6]]
+
+
+def _rows(keys: Path, kind: Any) -> list[Any]:
+    """Return the rows of one kind in the authority's history of releases."""
+    path, n_fields = keys / "authority/log" / RELEASES, len(get_args(kind))
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [row for row in map(json.loads, lines) if len(row) == n_fields]

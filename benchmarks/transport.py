@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from matplotlib.figure import Figure
 from roles import AUTHORITY, OF_TABLES, SERVER, Job, ceremony
 from sealed_exchange import SealedExchange, authority_of
 
@@ -29,6 +30,7 @@ from securefl.network.connect import Address, connected, listening
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import ProcessIdentity
 from securefl.network.trust import Role
+from securefl.report.plots import COLOURS, bare, png
 from securefl.runs.folder_reader import read_metrics
 from securefl_keys.bundle import SoundBundle, process_identity
 from securefl_keys.rehearsal import make_consortium
@@ -209,12 +211,40 @@ async def _median_ms(links: Sequence[Link], own: Sequence[Link], size: int) -> f
     return median(times)
 
 
-def _federations(sites: Sequence[int], sizes: Sequence[int], clients: int) -> None:
-    """Print a line for each number of sites, and for each size of a model."""
+def _federations(
+    sites: Sequence[int], sizes: Sequence[int], clients: int, plot: Path | None
+) -> None:
+    """Print a line for each number of sites, which are plotted, and for each size of a model."""
+    found = list[Federation]()
     for n_sites in sites:
-        print(_line(federation(n_sites, 30, 100, rounds=30)), flush=True)
+        found.append(federation(n_sites, 30, 100, rounds=30))
+        print(_line(found[-1]), flush=True)
+    if plot:
+        plot.write_bytes(_curves(found))
     for size in sizes:
         print(_line(federation(clients, WIDEST, size // (4 * WIDEST), rounds=6)), flush=True)
+
+
+def _curves(found: Sequence[Federation]) -> bytes:
+    """Draw seconds a round and memory over the number of sites, as a PNG."""
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    seconds, memory = figure.subplots(1, 2)
+    n_sites = [of.n_sites for of in found]
+    seconds.plot(n_sites, [of.round_s for of in found], "o-", color=COLOURS[0])
+    seconds.set(xlabel="sites", ylabel="seconds per round")
+    for i, (name, values) in enumerate(
+        {
+            "all": [of.sum_mib for of in found],
+            "server": [of.server_mib for of in found],
+            "a site": [of.site_mib for of in found],
+        }.items()
+    ):
+        memory.plot(n_sites, values, "o-", color=COLOURS[i], label=name)
+    memory.set(xlabel="sites", ylabel="MiB")
+    memory.legend(frameon=False)
+    for axes in (seconds, memory):
+        bare(axes)
+    return png(figure)
 
 
 def _line(of: Federation) -> str:
@@ -230,10 +260,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[int, float]:
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--sites", type=int, nargs="+", help="Federations of so many processes.")
+    parser.add_argument("--plot", type=Path, help="PNG of what --sites finds.")
     parser.add_argument("--model-bytes", type=int, nargs="+", help="Federations of such models.")
     options = parser.parse_args(arguments)
     if options.sites or options.model_bytes:
-        _federations(options.sites or [], options.model_bytes or [], options.clients)
+        of = options.sites or [], options.model_bytes or [], options.clients, options.plot
+        _federations(*of)
         return {}
     names = [f"client-{i}" for i in range(1, options.clients + 1)]
     passphrase = secrets.token_urlsafe(16)
