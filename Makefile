@@ -3,14 +3,12 @@
 # Both set everything up where it is missing. PYTHON names the interpreter (3.11 or newer).
 PYTHON ?= python3
 BIN := .venv/bin
-# A test file per core at a time, each on one: so they are done sooner than one after the other.
+# Test files side by side, each on one core: so they are done sooner than one after the other.
 # In their order: else those with fewest tests come last, and some of these take a minute.
 # Byte code is kept, whatever the environment says: a hundred processes are started.
 TEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
-# Slow tests wait for processes half of their time: so one file more than cores.
-WAITING := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1))
-# The files that have slow tests: nothing is gained by collecting the others.
-SLOW = $(sort $(shell grep -rl mark.slow tests))
+# Some wait for processes half of their time: so one file more than cores.
+SIDE_BY_SIDE := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 
 .PHONY: demo test test-all check bench gpu peers nvflare clean
 
@@ -18,13 +16,11 @@ demo: .venv/installed
 	$(BIN)/securefl demo
 
 test: .venv/installed
-	$(TEST) -n auto -m "not slow and not full"
-	$(TEST) $(WAITING) -m "slow and not full" $(SLOW)
+	$(TEST) $(SIDE_BY_SIDE) -m "not full"
 
 # Every product of settings, of which `make test` has those with every pair: half an hour to three quarters more.
 test-all: .venv/installed
-	$(TEST) -n auto -m "not slow"
-	$(TEST) $(WAITING) -m slow $(SLOW)
+	$(TEST) $(SIDE_BY_SIDE)
 
 check: .venv/installed
 	$(BIN)/ruff format --check .
