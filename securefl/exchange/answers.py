@@ -158,7 +158,8 @@ class Combiner(UnderCards):
         if not answers and len(too_few) > n - needed:  # no officer is named for it
             raise too_few[0]
         for number, error in without.items():
-            self.say(number, str(error))
+            refused = isinstance(error, OpeningRefused)  # and may be right to
+            self.say(number, f"refuses: {error}" if refused else str(error))
         if len(answers) < needed:
             raise OpeningRefused(
                 f"{len(answers)} of {n} officers answer, and {needed} are needed: "

@@ -280,7 +280,7 @@ def refuses(_officer, _request):
         (lies, "gave a wrong sum of keys for 'layer/mean'"),
         (is_away, "does not answer"),
         (is_shy, "has answered for other groups than its own"),
-        (refuses, "three are not enough"),
+        (refuses, "refuses: three are not enough"),
     ],
     ids=lambda of: getattr(of, "__name__", ""),
 )
