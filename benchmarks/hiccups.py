@@ -46,7 +46,7 @@ from securefl.build.simulation import simulated
 from securefl.federation.incidents import Incident
 from securefl.io.files import write_whole
 from securefl.runs.folder_reader import INCIDENTS, read_rows, read_run
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 
 CLIENTS = ("amiens", "bremen", "cadiz", "derby", "emden", "faro", "ghent", "hull")
 COLUMNS = ("age", "pressure", "dose", "weight", "height", "pulse")

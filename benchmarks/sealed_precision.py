@@ -17,7 +17,7 @@ from torch import nn
 
 from securefl import Config, Task
 from securefl.build.simulation import simulated
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import NamedTensors, State
 
 SCALES = 1e-3, 1.0, 60.0, 200.0

@@ -16,7 +16,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from securefl.runs.folder_reader import SELECTIONS, read_rows
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 
 Cell = Mapping[str, Any]
 """Cell of results.json: a row's values in a column, and its runs' folders, one for each seed."""

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.runs.folder_reader import RoundMetrics, read_run
 from securefl.runs.folder_writer import RunFolder
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.load import load_config
 from securefl.types import Kind
 

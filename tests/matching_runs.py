@@ -23,7 +23,7 @@ from securefl.exchange.sums import MessageId, Sealed, Sender
 from securefl.federation.client import Client
 from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl.runs.folder_reader import SELECTIONS, read_rows
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import PROFILE
 
 MODES = ("plain", "sealed")

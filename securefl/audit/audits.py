@@ -34,7 +34,7 @@ from securefl.build.training import precision_of
 from securefl.data.samples import whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
 from securefl.evaluation.named_data import Trained, load_trained
-from securefl.federation.query import SCORES
+from securefl.federation.message import SCORES
 from securefl.metrics import heading, shown
 from securefl.privacy.history import History
 from securefl.runs.folder_reader import RunRecord, read_run

@@ -38,7 +38,7 @@ from securefl.federation.ledger import Content, Entry, Ledger
 from securefl.federation.message import split_message
 from securefl.federation.survey import profiled_under
 from securefl.runs.loop import Record, Rounds
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.tables import Config
 from securefl.task import Task, client_data
 from securefl.types import Kind, NamedTensors, State

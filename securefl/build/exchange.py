@@ -10,7 +10,7 @@ from securefl.algorithms.algorithm import Algorithm
 from securefl.errors import ConfigError
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.federation.query import SCORE_MEAN
+from securefl.federation.message import SCORE_MEAN
 from securefl.settings.axes import DrawnSelector
 from securefl.settings.tables import Config, Encrypt
 from securefl.types import Kind

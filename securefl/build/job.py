@@ -24,7 +24,7 @@ from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
 from securefl.exchange.plain import PlainChannel
-from securefl.federation.query import SCORE_MEAN
+from securefl.federation.message import SCORE_MEAN
 from securefl.federation.server import WeightShares
 from securefl.federation.training import Training
 from securefl.privacy.clipping import clipping_of

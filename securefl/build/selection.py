@@ -11,8 +11,9 @@ from securefl.exchange.noise import ScoreNoise
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.engine import Engine
+from securefl.federation.message import SCORES
 from securefl.federation.profile_match import MatchChannel, ProfileQuestion
-from securefl.federation.query import SCORES, Profiling
+from securefl.federation.query import Profiling
 from securefl.federation.questions import NumberQuestion, Question
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange

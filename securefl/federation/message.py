@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal, TypeVar
 
+import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -45,6 +46,7 @@ from securefl.exchange.sums import (
 )
 from securefl.federation.total import Terms
 from securefl.io.json import require_plain
+from securefl.types import Kind, MessageSpec, Weighing
 
 VERSION = 5
 MAGIC = b"SFL" + bytes([VERSION])
@@ -53,6 +55,16 @@ SIGNED_AS = b"SecureFL message 5\0"
 MAX_HEADER_BYTES = 2048
 SIGNATURE_BYTES = 64
 NUMBER, NUMBER_FORM = struct.Struct("<d"), "number/float64"
+SCORE_VALUE, SCORE_LOSS = SCORES = "score/value", "score/loss"
+"""Names of a client's score by the run's metric and by its loss, where it has a model or test data
+of its own and the server reads each client's."""
+_NUMBER = torch.zeros((), dtype=torch.float64)
+SCORE_MEAN = MessageSpec(
+    "score/mean", Kind.SCORES, 2, Weighing.EQUAL, like={"value": _NUMBER, "loss": _NUMBER}
+)
+"""Sum of both where the server reads their mean over clients alone."""
+SCORING = frozenset({*SCORES, SCORE_MEAN.name})
+"""Names of all messages after a round, by which its model is scored."""
 CARD, CARD_FORM = "card", "cards/hpke/1"
 _LENGTH = struct.Struct("<H")
 _PREFIX_BYTES = len(MAGIC) + _LENGTH.size

@@ -21,7 +21,7 @@ import numpy as np
 
 from securefl.errors import OpeningRefused
 from securefl.exchange.profile_match import SCORE
-from securefl.federation.query import SCORE_MEAN
+from securefl.federation.message import SCORE_MEAN
 from securefl.federation.total import Terms
 
 TotalId = tuple[str, int, str]

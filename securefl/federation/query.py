@@ -24,7 +24,7 @@ from securefl.exchange.profile_match import Profile
 from securefl.federation.client import Client
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.contribution import Refused, cannot_send
-from securefl.federation.message import CARD
+from securefl.federation.message import CARD, SCORE_MEAN, SCORE_VALUE, SCORES
 from securefl.federation.survey import profiled_under
 from securefl.federation.total import state_digest
 from securefl.privacy.randomness import Randomness, Secret
@@ -32,13 +32,10 @@ from securefl.types import (
     LOSS,
     PROFILE,
     SIZE,
-    Kind,
     Memory,
-    MessageSpec,
     NamedTensors,
     Plan,
     State,
-    Weighing,
 )
 
 
@@ -82,18 +79,6 @@ class Profiling:
 def inputs(data: Samples) -> Iterator[Tensor]:
     """Yield the samples in batches, without their labels."""
     return (x for x, _ in in_order(data))
-
-
-SCORE_VALUE, SCORE_LOSS = SCORES = "score/value", "score/loss"
-"""Names of a client's score by the run's metric and by its loss, where it has a model or test data
-of its own and the server reads each client's."""
-_NUMBER = torch.zeros((), dtype=torch.float64)
-SCORE_MEAN = MessageSpec(
-    "score/mean", Kind.SCORES, 2, Weighing.EQUAL, like={"value": _NUMBER, "loss": _NUMBER}
-)
-"""Sum of both where the server reads their mean over clients alone."""
-SCORING = frozenset({*SCORES, SCORE_MEAN.name})
-"""Names of all messages after a round, by which its model is scored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,14 @@ from securefl.federation.contribution import Refused
 from securefl.federation.engine import Engine
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry
-from securefl.federation.message import NUMBER, n_message_bytes, number_expected
-from securefl.federation.query import SCORE_LOSS, SCORE_VALUE, Query
+from securefl.federation.message import (
+    NUMBER,
+    SCORE_LOSS,
+    SCORE_VALUE,
+    n_message_bytes,
+    number_expected,
+)
+from securefl.federation.query import Query
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
 from securefl.types import LOSS, SIZE, Kind, State

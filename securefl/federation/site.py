@@ -16,8 +16,9 @@ from securefl.errors import PeerError
 from securefl.federation.client import Client
 from securefl.federation.clients_round import Answer, ClientsRound, RoundContext
 from securefl.federation.contribution import PlainRows, Refused, Sent
+from securefl.federation.message import SCORE_MEAN, SCORES
 from securefl.federation.pausable import Pausable, Waiting
-from securefl.federation.query import SCORE_MEAN, SCORES, Query, Respondent, scoring
+from securefl.federation.query import Query, Respondent, scoring
 from securefl.types import Floats, Memory, Plan, State
 
 # Requests.

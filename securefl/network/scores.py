@@ -15,7 +15,8 @@ from securefl.federation.cards import Cards
 from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
 from securefl.federation.left_out import Suspects
-from securefl.federation.query import SCORE_LOSS, SCORE_MEAN, SCORE_VALUE, Query, scoring
+from securefl.federation.message import SCORE_LOSS, SCORE_MEAN, SCORE_VALUE
+from securefl.federation.query import Query, scoring
 from securefl.federation.questions import NumberQuestion
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server

@@ -37,10 +37,10 @@ from securefl.federation.cards import Cards
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.incidents import PASSED, SITS_OUT, Incident
 from securefl.federation.ledger import SERVER
-from securefl.federation.message import CARD
+from securefl.federation.message import CARD, SCORE_MEAN, SCORING
 from securefl.federation.officers import Officers
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear, SealedMatch
-from securefl.federation.query import SCORE_MEAN, SCORING, Query
+from securefl.federation.query import Query
 from securefl.federation.questions import number_bytes
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest

@@ -19,7 +19,7 @@ from securefl.federation.opening import Opening
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.json import parsed
 from securefl.metrics import ACCURACY as ACCURACY_METRIC
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
 

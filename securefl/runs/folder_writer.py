@@ -75,7 +75,7 @@ from securefl.runs.session import (
     this_session,
 )
 from securefl.selection.device_simulation import Device
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.tables import Config
 from securefl.types import NamedTensors
 

@@ -36,8 +36,8 @@ from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import PASSED, SITS_OUT, SPOILED, Incident
 from securefl.federation.ledger import Ledger
 from securefl.federation.left_out import Interruptions, ListsOfModel, Suspects, next_list
+from securefl.federation.message import SCORING
 from securefl.federation.opening import Opening
-from securefl.federation.query import SCORING
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.total import Terms, state_digest
@@ -50,7 +50,8 @@ from securefl.runs.divergence import check_loss
 from securefl.runs.folder_reader import MODEL, ClientScore, RoundMetrics, read_metrics
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.session import InFlight, torch_threads
-from securefl.selection.participation import Participation, RoundParticipants
+from securefl.selection.participation import Participation
+from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.tables import Config
 from securefl.task import Task
 from securefl.types import NamedTensors, Plan, State

@@ -32,7 +32,7 @@ from securefl.runs.folder_reader import (
     read_soundly,
 )
 from securefl.runs.folder_writer import RunFolder
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 
 State = Literal["running", "stopped", "complete"]
 NOT_THERE = "was not there"

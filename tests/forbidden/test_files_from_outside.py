@@ -33,7 +33,7 @@ from securefl.recipes.recipe import load_recipe
 from securefl.runs.folder_reader import RoundMetrics, read_config, read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.session import read_environment
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.load import load_config
 from securefl_keys import sealed_file
 from securefl_keys.bundle import Bundle

@@ -11,8 +11,7 @@ from processes import any_welcome, fake_server
 import securefl.network.client
 from securefl.errors import PeerError, RunFolderError
 from securefl.exchange.sums import OpenedSum
-from securefl.federation.message import split_message
-from securefl.federation.query import SCORE_LOSS, SCORE_MEAN, SCORE_VALUE
+from securefl.federation.message import SCORE_LOSS, SCORE_MEAN, SCORE_VALUE, split_message
 from securefl.federation.total import total_bytes
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame

@@ -12,7 +12,7 @@ import securefl
 from securefl.build.simulation import simulated
 from securefl.federation.ledger import Entry
 from securefl.runs.folder_reader import RoundMetrics
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Memory, State
 
 

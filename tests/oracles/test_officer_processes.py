@@ -17,8 +17,8 @@ from securefl.audit.replay import replayed
 from securefl.build.training import precision_of
 from securefl.crypto.one_time import KEY_SUM_BYTES
 from securefl.errors import ConfigError, OpeningRefused, PeerError
+from securefl.federation.message import SCORES
 from securefl.federation.opening import Opening
-from securefl.federation.query import SCORES
 from securefl.network import bodies
 from securefl.network.authority import AuthorityProcess
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS, read_rows

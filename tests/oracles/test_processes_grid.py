@@ -16,8 +16,8 @@ import securefl
 from securefl.build.job import job_of
 from securefl.build.simulation import simulated
 from securefl.errors import ConfigError, DataError
+from securefl.federation.message import SCORES
 from securefl.federation.opening import Opening
-from securefl.federation.query import SCORES
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
 
 pytestmark = pytest.mark.usefixtures("quick")

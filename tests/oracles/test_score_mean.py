@@ -13,8 +13,8 @@ from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, made_up_
 
 from securefl.errors import TooFewContributions
 from securefl.federation.incidents import Incident
+from securefl.federation.message import SCORE_MEAN, SCORES
 from securefl.federation.opening import Opening
-from securefl.federation.query import SCORE_MEAN, SCORES
 from securefl.network.sites import NetworkSites
 from securefl.runs.folder_reader import INCIDENTS, read_rows, read_run
 from securefl.types import Kind

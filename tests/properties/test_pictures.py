@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from securefl.report import plots
 from securefl.report.finish import pictures
 from securefl.report.plots import PALETTE, cost_figure, png, scores_figure, selections_figure
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 
 FEDPROF = "selection.name=fedprof"
 ALL_TRAIN = (RoundParticipants(1, {"client-2": 1, "client-3": 1}, ("client-2", "client-3")),)

@@ -19,7 +19,7 @@ from securefl.federation.incidents import PASSED, Incident
 from securefl.runs.folder_reader import INCIDENTS, MODEL, SELECTIONS, TRAFFIC, read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.status import status_of
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 from securefl_cli.main import main
 from securefl_cli.passed_rounds import passed_rounds
 

@@ -14,9 +14,9 @@ from securefl.exchange.card_keys import Quorum
 from securefl.exchange.policy import Policy
 from securefl.exchange.profile_match import SCORE
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
+from securefl.federation.message import SCORE_MEAN
 from securefl.federation.opening import Opening
 from securefl.federation.opening_history import MOST_LISTS, fewest
-from securefl.federation.query import SCORE_MEAN
 from securefl.settings.tables import Config
 from securefl.types import Kind
 

@@ -43,7 +43,7 @@ from securefl.runs.folder_reader import (
     read_soundly,
 )
 from securefl.runs.session import PROCESSES, read_environment
-from securefl.selection.participation import RoundParticipants
+from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.tables import Config
 from securefl.types import Floats
 

@@ -9,7 +9,7 @@ from typing import final
 from securefl.audit.exposure.views import Field, Leak, PartyView, Shows
 from securefl.audit.rules import Rule, Verdict, always
 from securefl.federation.ledger import SERVER
-from securefl.federation.query import SCORES
+from securefl.federation.message import SCORES
 from securefl.types import LOSS, SIZE, Kind
 
 
