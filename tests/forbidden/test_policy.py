@@ -145,8 +145,8 @@ def test_what_is_enforced_is_never_looser_than_settings_or_policy(policy, least,
 def test_sessions_are_counted_where_noise_hides_clients(level, hides):
     """By the settings: a mean over many would not have it."""
     made = config(3, 32)
-    private = made.privacy.model_copy(update={"level": level})
-    made = policy_of(made.model_copy(update={"privacy": private}), Policy())
+    privacy = PRIVACY.own()[level]()
+    made = policy_of(made.model_copy(update={"privacy": privacy}), Policy())
     assert made.noise_hides_clients is hides
 
 

@@ -204,7 +204,8 @@ def test_ends_that_disagree_on_numbers_part_with_a_reason(made, n_arrived):
             await until(lambda: links[0].lost)
             with pytest.raises(PeerError, match=r"says that \d+ chunks have arrived, of 2"):
                 await links[0].send(Frame.MESSAGE)
-            assert any(f"says that {n_arrived} chunks have arrived" in line for line in said)
+            reason = f"says that {n_arrived} chunks have arrived"
+            await until(lambda: any(reason in line for line in said))
             for each in (end, again):
                 each.stream.close()
 

@@ -200,7 +200,7 @@ def test_the_door_looks_at_the_clock_of_the_moment(consortium, monkeypatch):
     certificate = transport_in(consortium.root / "alice")
     assert bundle.transport_holder(certificate, "client") == "alice"
     later = now() + timedelta(days=399)
-    monkeypatch.setattr(bundle, "now", lambda: later)
+    monkeypatch.setattr("securefl_keys.bundle.now", lambda: later)
     with pytest.raises(CertificateExpired):
         bundle.transport_holder(certificate, "client")
 

@@ -603,7 +603,10 @@ def test_a_proof_of_something_else_is_refused(made, what):
         await call_by(alice, last=last)(way, between)
 
     words = [line for line in refused(made, attack) if "cut off" not in line]
-    assert words == ["Refused: the handshake fails (decryption failed or bad record mac)"]
+    mac = "Refused: the handshake fails (decryption failed or bad record mac)"
+    # A record that lacks a byte takes the next chunk's first one, or has none that fits behind it.
+    late = "Refused: a chunk came that is not the peer's next one (bad record type)"
+    assert words in ([mac], [late] if what == "cut" else [mac])
 
 
 def test_a_proof_that_was_recorded_is_refused_anew(made):
