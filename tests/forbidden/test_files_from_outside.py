@@ -186,7 +186,7 @@ def changes(content, n):
         yield mutated(content, rng)
 
 
-@pytest.mark.parametrize("n", [150, pytest.param(10_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("n", [60, pytest.param(10_000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("kind", [*RUN, *OWN, *KEYS])
 def test_a_changed_file_is_read_or_refused_at_once(file_of, kind, n):
     """By an error that names it; the file as it was is read."""

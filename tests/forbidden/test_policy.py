@@ -15,6 +15,7 @@ from securefl.build.exchange import policy_of
 from securefl.errors import OpeningRefused, TooFewContributions
 from securefl.exchange.officer import KeySet, OneTimeOpener
 from securefl.exchange.policy import OpeningRule, Policy
+from securefl.settings.axes import PRIVACY
 from securefl.types import Kind, MessageSpec
 
 

@@ -39,6 +39,7 @@ def goes_on(server):
     server.wait_for(rf"Round {done + 2}/")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="limits another process's descriptors")
 def test_a_run_outlives_strangers_doubles_and_silence(here):
     import resource  # noqa: PLC0415 (Windows has none)

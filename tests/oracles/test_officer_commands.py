@@ -45,6 +45,7 @@ def officer(here, name):
     return process
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_run_of_three_officers_goes_on_where_one_is_killed(here):
     """By `securefl officer serve`, with the authority as the first; SIGTERM ends one with 0."""

@@ -140,6 +140,7 @@ def command_while_stopped(site, server, *args):
         os.kill(server.pid, signal.SIGCONT)
 
 
+@pytest.mark.full
 def test_a_killed_client_is_an_incident_and_a_late_one_joins_again(site):
     here = site(encrypt="none", rounds=150, reproducible=False)
     server = here.server("--timeout", "8")
