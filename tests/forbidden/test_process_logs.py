@@ -40,12 +40,16 @@ def rows(process):
     return [json.loads(line) for line in process.text().splitlines()]
 
 
+NAMES = ("alice", "bob", "carol", "dora", "emil", "fay")
+"""So many that a run goes on without one that is killed between two totals."""
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_json_lines_have_time_role_name_and_session_and_no_secret(site, monkeypatch):
     """Of a whole run, in which a client is killed: each line of each process is an object."""
     monkeypatch.setenv("SECUREFL_LOG", "json")
-    here = site(rounds=4, reproducible=False, names=("alice", "bob", "carol", "dora"))
+    here = site(rounds=4, reproducible=False, names=NAMES)
     authority, server = here.authority(), here.server()
     clients = dict(zip(here.names, here.clients(), strict=True))
     server.wait_for("Round 1/4")
