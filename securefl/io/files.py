@@ -54,6 +54,24 @@ def read_lines(path: Path, max_bytes: int = MAX_LOG_BYTES) -> Iterator[bytes]:
         raise _too_large(path, f"a line of more than {MAX_LINE_BYTES} bytes, which none has")
 
 
+def own_lines(path: Path, max_bytes: int = MAX_LOG_BYTES) -> Iterator[bytes]:
+    """Yields the whole lines of a log that goes on; one that a crash cut short is removed.
+
+    So the next line does not begin behind it. None where there is no file.
+
+    Raises:
+        OSError: as `read_lines`.
+    """
+    if not path.exists():
+        return
+    n_whole = 0
+    for line in read_lines(path, max_bytes):
+        n_whole += len(line) + 1
+        yield line
+    if n_whole < path.stat().st_size:
+        os.truncate(path, n_whole)
+
+
 def require_tensors(path: Path, max_bytes: int = MAX_TENSOR_BYTES) -> None:
     """Check how long a safetensors file and its head are, before a parser believes the head.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -38,7 +37,7 @@ from securefl.federation.message import Roster
 from securefl.federation.opening import Opening
 from securefl.federation.opening_history import OpeningHistory, Row
 from securefl.federation.total import RELEASED, total_bytes
-from securefl.io.files import MAX_LINE_BYTES, append_whole, make_folder, read_lines
+from securefl.io.files import MAX_LINE_BYTES, append_whole, make_folder, own_lines, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
 from securefl.network.connect import Destination, connected
@@ -98,7 +97,7 @@ class AuthorityLog:
         path = self.folder / RELEASES
         try:
             make_folder(self.folder, mode=0o700)
-            lines = _whole_lines(path)
+            lines = own_lines(path, MAX_OWN_LOG_BYTES)  # one that was cut off released nothing
             self.history.take_up(parsed(_ROW, line, RunFolderError) for line in lines)
         except (OSError, RunFolderError) as error:
             raise RunFolderError(
@@ -155,18 +154,6 @@ def _lines_of(path: Path, run: str) -> Iterator[bytes]:
     """Yield the whole lines of a session."""
     of_run = f'"run": "{run}"'.encode()
     return (line for line in read_lines(path, MAX_OWN_LOG_BYTES) if of_run in line)
-
-
-def _whole_lines(path: Path) -> Iterator[bytes]:
-    """Yield whole lines; one that was cut off is of nothing released, and is removed."""
-    if not path.exists():
-        return
-    n_whole = 0
-    for line in read_lines(path, MAX_OWN_LOG_BYTES):
-        n_whole += len(line) + 1
-        yield line
-    if n_whole < path.stat().st_size:
-        os.truncate(path, n_whole)
 
 
 class AuthorityProcess:

@@ -372,11 +372,18 @@ def _port(server: Any, identity: ProcessIdentity, at: Address) -> int:
     """Return the port at which the server will listen."""
     pair = identity.transport_key_pem(), identity.transport_pem
     credentials = grpc.ssl_server_credentials([pair], identity.ca_pem, require_client_auth=True)
+    return port_of(lambda where: server.add_secure_port(where, credentials), at)
+
+
+def port_of(add: Callable[[str], int], at: Address, option: str = "") -> int:
+    """Have gRPC listen at an address; return its port, and raise ConfigError where it cannot."""
     port = 0
     with suppress(RuntimeError):  # so says gRPC that it cannot
-        port = int(server.add_secure_port(str(at), credentials))
+        port = int(add(str(at)))
     if not port:
-        raise ConfigError(f"{at}: cannot listen there: it is in use, or none of this machine's")
+        raise ConfigError(
+            f"{option}{at}: cannot listen there: it is in use, or none of this machine's"
+        )
     return port
 
 

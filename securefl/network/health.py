@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
 
 from securefl.errors import ConfigError
-from securefl.network.connect import Address
+from securefl.network.connect import Address, port_of
 from securefl.network.monitor import Watched
 
 try:
@@ -64,13 +64,7 @@ def health_service(watched: Watched, at: Address) -> Iterator[str]:
     ]
     server = grpc.server(ThreadPoolExecutor(_CALLERS), options=options)
     health_pb2_grpc.add_HealthServicer_to_server(_Health(watched), server)
-    port = 0
-    with suppress(RuntimeError):  # so says gRPC that it cannot
-        port = server.add_insecure_port(str(at))
-    if not port:
-        raise ConfigError(
-            f"--health {at}: cannot listen there: it is in use, or none of this machine's"
-        )
+    port = port_of(server.add_insecure_port, at, "--health ")
     server.start()
     try:
         yield str(Address(at.host, port))

@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from securefl.errors import ConfigError, RunFolderError
-from securefl.io.files import append_whole, make_folder, read_lines
+from securefl.io.files import append_whole, make_folder, own_lines
 from securefl.io.json import parsed
 
 FILE = "sealed-for.jsonl"
@@ -62,7 +62,6 @@ class SealedFor:
             )
         if all(at in known for at in where):
             return
-        known |= dict.fromkeys(where, who)
         row = _ROW.dump_json((list(who), what, self.settings[:16], round_number, model[:16]))
         try:
             make_folder(self.folder, mode=0o700)
@@ -72,19 +71,21 @@ class SealedFor:
                 f"{self.folder / FILE}: cannot be written ({error.strerror or error}): free some "
                 "space, then start this client again with the same command"
             ) from error
+        known |= dict.fromkeys(where, who)
 
     def _keys(self, what: str, round_number: int, model: str) -> tuple[object, object]:
         return (what, model[:16]), (what, self.settings[:16], round_number)
 
     def _read(self) -> dict[object, tuple[str, ...]]:
         if self._at is None:
-            self._at, path = {}, self.folder / FILE
+            known, path = dict[object, tuple[str, ...]](), self.folder / FILE
             try:
-                lines = list(read_lines(path)) if path.exists() else []
+                lines = list(own_lines(path))
             except OSError as error:
                 raise RunFolderError(f"{path}: cannot be read ({error})") from error
             for line in lines:
                 officers, what, settings, number, model = parsed(_ROW, line, RunFolderError)
                 where = (what, model), (what, settings, number)
-                self._at |= dict.fromkeys(where, tuple(officers))
+                known |= dict.fromkeys(where, tuple(officers))
+            self._at = known
         return self._at

@@ -78,14 +78,31 @@ def test_nothing_is_sealed_without_a_record(record, tmp_path, monkeypatch):
     def full(_path, _lines):
         raise OSError(28, "No space left on device")
 
+    kept = record()
     with monkeypatch.context() as patch:
         patch.setattr(sealed_for, "append_whole", full)
-        with pytest.raises(RunFolderError, match="free some space"):
-            record().require(OLD, "update", 3, ONE)
-    record().require(OLD, "update", 3, ONE)
+        for _ in range(2):  # the same process, asked again
+            with pytest.raises(RunFolderError, match="free some space"):
+                kept.require(OLD, "update", 3, ONE)
+    kept.require(OLD, "update", 3, ONE)
+    with pytest.raises(ConfigError):
+        record().require(NEW, "update", 3, ONE)
     (tmp_path / "own" / sealed_for.FILE).write_text("[]\n")
-    with pytest.raises(RunFolderError):
-        record().require(OLD, "update", 4, OTHER)
+    kept = record()
+    for _ in range(2):
+        with pytest.raises(RunFolderError):
+            kept.require(OLD, "update", 4, OTHER)
+
+
+def test_a_line_that_a_power_cut_has_cut_off_does_not_spoil_the_next(record, tmp_path):
+    record().require(OLD, "update", 3, ONE)
+    with (tmp_path / "own" / sealed_for.FILE).open("ab") as file:
+        file.write(b'[["authority"')
+    record().require(OLD, "update", 4, OTHER)
+    with pytest.raises(ConfigError):
+        record().require(NEW, "update", 4, OTHER)
+    with pytest.raises(ConfigError):
+        record().require(NEW, "update", 3, ONE)
 
 
 def test_the_record_is_one_line_for_each_round(record, tmp_path):
@@ -110,9 +127,12 @@ def test_a_run_that_is_begun_anew_under_others_is_refused_by_its_clients(tmp_pat
     loop = OnTask(job)
     with pytest.raises(SecureFLError):
         loop.run()
-    for name in NAMES:
-        assert isinstance(loop.ended[name], ConfigError)
-        assert "this client has sealed at this model" in str(loop.ended[name])
+    ended = [loop.ended[name] for name in NAMES]  # who is asked first ends the run for the others
+    assert all(isinstance(error, SecureFLError) for error in ended)
+    refusing = [str(error) for error in ended if isinstance(error, ConfigError)]
+    assert refusing
+    assert all("this client has sealed at this model" in why for why in refusing)
+    assert not job.openings.exists()
 
 
 def test_without_the_record_new_officers_show_a_client():
