@@ -6,6 +6,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec, resolve_name
@@ -67,7 +68,8 @@ def sources(code: Any, about: str) -> dict[str, Path]:
         known.add(name)
         if file := _file(name):
             found[name] = file
-            awaited += _imported(name, file)
+            with suppress(SyntaxError, ValueError, ImportError):  # of a file that nobody can import
+                awaited += _imported(name, file)
     if own not in found or found[own].suffix != ".py":
         raise ConfigError(f"{about}: no file has its source: give a function or class of a file")
     return found

@@ -279,6 +279,18 @@ def test_and_the_code_that_it_imports(module, tmp_path):
     assert len(set(digests)) == 4
 
 
+def test_a_file_beside_it_that_nobody_can_import_is_compared_as_it_is(module, tmp_path):
+    """An import that never runs may be of anything."""
+    name = module(SOLVER + "\n\ndef never():\n    import strange_relic, strange_top\n")
+    (tmp_path / "strange_relic.py").write_text("print 'as it was'\n")
+    (tmp_path / "strange_top.py").write_text("from ... import nothing\n")
+    config = securefl.load_config(None, [f"solver.name={name}:Proximal"])
+    assert set(sources(type(config.solver), "it")) == {name, "strange_relic", "strange_top"}
+    before = code_of(config)
+    (tmp_path / "strange_relic.py").write_text("print 'changed'\n")
+    assert code_of(config) != before
+
+
 FAR = ("near", "far", "late")
 
 
