@@ -40,8 +40,6 @@ SecureFLError
     └── OtherRun (ConfigError)      it holds another run, or is in use: no restart mends it
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

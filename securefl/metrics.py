@@ -1,7 +1,5 @@
 """Metrics of a model's outputs: accuracies, R², or a function of the user's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

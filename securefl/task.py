@@ -1,7 +1,5 @@
 """Task of a run: the model, and whose data train it, your own or those of the settings."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

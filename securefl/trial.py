@@ -3,8 +3,6 @@
 What torch would say in the middle of a round names no client, and on a GPU no cause.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`securefl audit`: views of each party of a run, attacks on them, and promises to hold against."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`securefl demo`: the loss of accuracy and its cure, on real data, in one command."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 

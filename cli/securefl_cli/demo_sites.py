@@ -1,7 +1,5 @@
 """`securefl demo --sites`: authority, server and three hospitals, each a process of its own."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re
@@ -135,7 +133,7 @@ class _Process:
             )
 
     def told(
-        self, pattern: str, *, show: bool = False, beside: Mapping[str, _Process] | None = None
+        self, pattern: str, *, show: bool = False, beside: "Mapping[str, _Process] | None" = None
     ) -> str:
         """Wait until it has said this.
 

@@ -1,7 +1,5 @@
 """`securefl keys officers`: officers who open sums beside the authority."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

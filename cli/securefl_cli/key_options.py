@@ -1,7 +1,5 @@
 """Options that several of `securefl keys`' commands have, and the roles' own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """`securefl keys renew`: certificates of new dates for the keys that members have."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

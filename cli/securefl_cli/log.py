@@ -1,7 +1,5 @@
 """Lines on stderr: plain for people, or with time, level, role and session for a log."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The `securefl` command. Its help loads neither torch nor tenseal."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

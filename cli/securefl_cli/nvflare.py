@@ -1,7 +1,5 @@
 """`securefl nvflare`: a federation over NVIDIA FLARE, for those who run it already."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

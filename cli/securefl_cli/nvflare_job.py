@@ -4,8 +4,6 @@ It carries the sites' calls to the server, and sees sealed chunks. Lines go to i
 errors it may pass on to the server, with a site's paths in them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine

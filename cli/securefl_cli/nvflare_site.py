@@ -5,8 +5,6 @@ variable SECUREFL_NVFLARE names. Paths count from its folder. Nothing of it come
 nothing of it leaves the site.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -118,7 +116,7 @@ def site_file(local: Path) -> Path:
 
 
 @contextmanager
-def party(path: Path, job: str, by_setting: Digests, say: Say) -> Iterator[Part]:
+def party(path: Path, job: str, by_setting: Digests, say: Say) -> "Iterator[Part]":
     """Yield what a client or who opens sums does in a job, given where the server is called.
 
     Args:

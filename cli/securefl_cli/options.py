@@ -1,7 +1,5 @@
 """Options of `securefl run` that are settings, each written as `table.key=value`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Rounds that passed without any contribution that counts, in words."""
 
-from __future__ import annotations
-
 from securefl.federation.incidents import Incident
 from securefl.runs.folder_reader import INCIDENTS, RunRecord, read_rows
 

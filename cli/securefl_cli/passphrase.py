@@ -1,7 +1,5 @@
 """Passphrase of the secret key: from a file, the environment, or the terminal."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

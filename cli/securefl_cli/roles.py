@@ -1,7 +1,5 @@
 """Parts of the roles' commands, whatever carries their chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`securefl authority serve` and `securefl server serve`."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 

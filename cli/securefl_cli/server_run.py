@@ -1,7 +1,5 @@
 """A federation's run at its server, begun or gone on with."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager

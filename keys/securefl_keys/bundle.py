@@ -5,8 +5,6 @@ It is laid out as a key folder, so that `load_client` and `load_server` read it.
 Nothing here reads a secret key but that of an identity: a server loads it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -87,7 +85,7 @@ class Bundle:
     at: datetime
 
     @classmethod
-    def read(cls, directory: Path, authority: str | None, at: datetime) -> Bundle:
+    def read(cls, directory: Path, authority: str | None, at: datetime) -> "Bundle":
         """Read the folder's files; raises KeyFileError where there is no signed list of them."""
         found = _regular_files(directory)
         if sum((directory / path).stat().st_size for path in found) > MAX_BYTES:
@@ -95,7 +93,7 @@ class Bundle:
         return cls.of({path: text_of(directory / path) for path in found}, authority, at)
 
     @classmethod
-    def of(cls, texts: dict[Path, str], authority: str | None, at: datetime) -> Bundle:
+    def of(cls, texts: dict[Path, str], authority: str | None, at: datetime) -> "Bundle":
         """Return the bundle of these files; raises KeyFileError where no signed list names them."""
         if len(texts) > MAX_FILES or sum(map(len, texts.values())) > MAX_BYTES:
             raise KeyFileError(_TOO_LARGE)
@@ -268,12 +266,12 @@ class SoundBundle(RosterTrust):
     """Card keys of the officers in force: see `network.trust.Bundle.card_keys`."""
 
     @classmethod
-    def load(cls, directory: Path, role: Role) -> SoundBundle:
+    def load(cls, directory: Path, role: Role) -> "SoundBundle":
         """Load the folder's bundle; raises KeyFileError, or a subclass that says more."""
         return cls._of(load_bundle(directory, role))
 
     @classmethod
-    def _of(cls, bundle: Bundle) -> SoundBundle:
+    def _of(cls, bundle: Bundle) -> "SoundBundle":
         officers = bundle.officers()
         names = officers.names if officers else ALONE
         return cls(bundle.roster(), bundle, bundle.card_keys(), officer_names=names)
@@ -293,7 +291,7 @@ class SoundBundle(RosterTrust):
         """Signed policy of the consortium."""
         return self.bundle.policy().policy()
 
-    def newer(self, files: str) -> SoundBundle:
+    def newer(self, files: str) -> "SoundBundle":
         """Return the bundle in `files` if it is newer: see `network.trust.Bundle.newer`."""
         after = self.of_any_age(files)
         if after.age < self.age:
@@ -302,7 +300,7 @@ class SoundBundle(RosterTrust):
             )
         return after
 
-    def of_any_age(self, files: str) -> SoundBundle:
+    def of_any_age(self, files: str) -> "SoundBundle":
         """Return another bundle of the same consortium and role, which may be an older one.
 
         Raises:

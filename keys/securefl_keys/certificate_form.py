@@ -1,7 +1,5 @@
 """Certificates in their one form: subjects, PEM and DER, and the parts that all of them have."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 import warnings

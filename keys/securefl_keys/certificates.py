@@ -6,8 +6,6 @@ follows the web's profile, which refuses Ed25519 keys; the signature is checked 
 `Certificate.verify_directly_issued_by`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 

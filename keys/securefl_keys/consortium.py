@@ -1,7 +1,5 @@
 """A new consortium: its first files, and a key folder with them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime
 from os.path import lexists

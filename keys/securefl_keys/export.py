@@ -1,7 +1,5 @@
 """Export of bundles: each with only the files that its role may hold, and no secret."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from os.path import lexists
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Formats of the files in a key folder: marks, holder, and the facts that each states."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

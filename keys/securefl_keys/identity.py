@@ -5,8 +5,6 @@ DIR/identity.csr    the signing request, for the consortium
 DIR/identity.crt    the certificates that come back: of the identity, and of its transport key
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

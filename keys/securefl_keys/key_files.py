@@ -1,7 +1,5 @@
 """Key files on disk: read within bounds, written whole, closed to other users."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

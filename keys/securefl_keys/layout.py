@@ -33,8 +33,6 @@ NAME/log/                        what it has answered and refused
 NAME/bundle.json                 the newest bundle that the server has passed on, where there is one
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 AUTHORITY_KEY = Path("authority/secret.key")

@@ -1,7 +1,5 @@
 """Live keys of an authority's key folder, which changes while its process runs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

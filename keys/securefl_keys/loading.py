@@ -1,7 +1,5 @@
 """Loading of a key folder: each role reads its own part."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A member writes its request anew; the authority issues certificates of new dates
 the place of the old. Name, role and identity key stay, so nothing of a run changes.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

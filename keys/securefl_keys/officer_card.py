@@ -3,8 +3,6 @@
 The authority lists it among the officers of the epoch: `rotation.set_officers`.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -42,14 +40,14 @@ class OfficerCard(BaseModel):
     signature: str
 
     @classmethod
-    def signing(cls, officer: ListedOfficer, key: Ed25519PrivateKey) -> OfficerCard:
+    def signing(cls, officer: ListedOfficer, key: Ed25519PrivateKey) -> "OfficerCard":
         """Sign the card key of this officer."""
         unsigned = cls(format=CARD_FORMAT, officer=officer, signature="")
         signature = encoded(key.sign(unsigned.to_be_signed()))
         return unsigned.model_copy(update={"signature": signature})
 
     @classmethod
-    def parse(cls, text: str) -> OfficerCard:
+    def parse(cls, text: str) -> "OfficerCard":
         """Parse the file, whoever signed it; raises KeyFileError."""
         anew = "make it anew, with: securefl keys officers card"
         file = parsed_file(cls, text, "no card key of an officer", anew)

@@ -7,8 +7,6 @@ The certificate authority issues one beside each identity certificate, with the 
 roster lists it: who revokes the identity revokes it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -191,7 +189,7 @@ class CertificateFile:
     """Certificate for TLS; None in a file of an older release."""
 
     @classmethod
-    def parse(cls, text: str) -> CertificateFile:
+    def parse(cls, text: str) -> "CertificateFile":
         """Parse the PEM blocks; raises KeyFileError for a block not in its one form or too many."""
         blocks = pem_blocks(text)
         if len(blocks) > 2:

@@ -1,7 +1,5 @@
 """The policy as a signed file, and as people write it in TOML."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A whole consortium in one folder, for demonstrations and rehearsals on one machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

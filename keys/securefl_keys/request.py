@@ -9,8 +9,6 @@ Two PEM blocks that say the same: the first of the Ed25519 identity key, the sec
 for TLS. Who compares the fingerprint compares both keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Officer 1 is the authority; the others are members of the role officer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -84,7 +82,7 @@ class VerifiedRoster:
     """Time that decides which certificates have expired."""
 
     @classmethod
-    def parse(cls, text: str, ca: ConsortiumAuthority, at: datetime) -> VerifiedRoster:
+    def parse(cls, text: str, ca: ConsortiumAuthority, at: datetime) -> "VerifiedRoster":
         """Parse and check a roster; raises as `SignedFile.verified`.
 
         CertificateRefused, too, where it lists what it may not.
@@ -244,7 +242,7 @@ class ListedOfficer(BaseModel):
     card: CardKeyFile
 
     @classmethod
-    def of(cls, name: str, key: CardKey) -> ListedOfficer:
+    def of(cls, name: str, key: CardKey) -> "ListedOfficer":
         """Return the entry of an officer of this name and key."""
         return cls(name=name, card=CardKeyFile.model_validate_json(key.to_json()))
 

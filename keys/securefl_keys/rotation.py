@@ -5,8 +5,6 @@ The next epoch: new keys in the place of the old, whose secrets are destroyed.
 All files change together: see `journal`.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ The whole header is associated data, so a file opens with every field as it was 
 all. `keys/FORMAT.md` has the format in words.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -70,7 +68,7 @@ class KdfHeader(BaseModel):
     salt: str
 
     @classmethod
-    def fresh(cls, cost: KdfCost) -> KdfHeader:
+    def fresh(cls, cost: KdfCost) -> "KdfHeader":
         """Return a header of these costs and a new salt."""
         return cls(
             name="argon2id",

@@ -1,7 +1,5 @@
 """The secrets at rest that open cards: the authority's, and an officer's."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal, final
 
 from securefl.crypto.card_secret import CardSecret

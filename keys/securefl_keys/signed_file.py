@@ -3,8 +3,6 @@
 JSON in one form to the byte, so that any changed byte is refused, one that means nothing included.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self

@@ -4,8 +4,6 @@
 what a crash has left undone. Who only looks changes nothing.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Complete check of a key folder, and of what its holder can and cannot do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -3,8 +3,6 @@
 `update` sees totals alone, so no algorithm can look at one client.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable

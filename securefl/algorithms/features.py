@@ -4,8 +4,6 @@ Hu, Qiu & Tang, "Feature Norm Regularized Federated Learning", Algorithm 1. Tens
 axes: B samples of a batch, F features, C classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A round: each client loads w̄ and lays its own tensors over it, takes its local
 travels; the server averages that and lets its optimiser step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field

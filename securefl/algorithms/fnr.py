@@ -21,8 +21,6 @@ On digits nearly all of the gain is the labelled public data, which λ = 0 has t
 `examples/recipes/digits/fnr.toml`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

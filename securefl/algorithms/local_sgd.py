@@ -1,7 +1,5 @@
 """SGD whose step is one kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

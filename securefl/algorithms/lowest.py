@@ -6,8 +6,6 @@ fewer hid each other's values in what follows, is found out by those whose own i
 at one level neither misses a single one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

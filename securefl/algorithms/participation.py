@@ -7,8 +7,6 @@ the mean of those present and P_S their weight as a share of all clients'. For e
 K/N (Karimireddy et al., 2020, Algorithm 1, line 17).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum

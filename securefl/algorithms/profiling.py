@@ -5,8 +5,6 @@ Tensor names end with their axes: B batch, Q representation elements.
 Profiles of many clients' data, whose samples share forward passes of the same model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -128,7 +126,7 @@ class _Moments:
     squares_Q: Float64[Tensor, " Q"]
     """Σ (x - mean)²"""
 
-    def merged(self, other: _Moments) -> _Moments:
+    def merged(self, other: "_Moments") -> "_Moments":
         """Return the moments of both together (Chan, Golub & LeVeque, 1983)."""
         n = self.n + other.n
         apart_Q = other.mean_Q - self.mean_Q

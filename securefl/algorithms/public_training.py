@@ -1,7 +1,5 @@
 """Training on public samples: a client's refinement, and the ablation where the server does it."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Random draws of layers such as Dropout, which take torch's global generators and no others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

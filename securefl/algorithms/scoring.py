@@ -1,7 +1,5 @@
 """Metric and loss of a model on test samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -26,7 +24,7 @@ class Score:
     loss: float
     """Mean over the samples."""
     metric: str = ACCURACY
-    clients: Mapping[str, Score] = field(default_factory=dict)
+    clients: "Mapping[str, Score]" = field(default_factory=dict)
     """Scores by client, where each is scored by itself and this is their mean."""
 
     @property

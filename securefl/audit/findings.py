@@ -1,7 +1,5 @@
 """Findings of an audit: sections of numbers with their methods, and a verdict in plain words."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -40,7 +38,7 @@ class Number:
     @classmethod
     def of(
         cls, name: str, found: Interval, method: str, seed: int | None = None, unit: str = ""
-    ) -> Number:
+    ) -> "Number":
         """Return a value with its interval."""
         return cls(name, found.value, method, seed, found.low, found.high, unit)
 

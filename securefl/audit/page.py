@@ -1,7 +1,5 @@
 """Report of an audit: findings as one HTML file that needs nothing else, its verdicts first."""
 
-from __future__ import annotations
-
 import math
 import re
 from functools import cache

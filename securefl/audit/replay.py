@@ -4,8 +4,6 @@ The same seed gives the same bits, so what is recorded here is what was seen the
 models are apart says whether that holds (fresh privacy noise is never drawn again).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 docs/audit.md shows the same rules as a table (docs/audit_table.py writes it).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Statistics of attacks: distances of distributions, ROC with intervals, and p-values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, sqrt
@@ -58,7 +56,7 @@ class Roc:
     others: Scores
 
     @classmethod
-    def of(cls, members: ArrayLike, others: ArrayLike) -> Roc:
+    def of(cls, members: ArrayLike, others: ArrayLike) -> "Roc":
         """Check scores; raises DataError where one side is empty, or a score is NaN."""
         found = [np.asarray(side, dtype=np.float64).ravel() for side in (members, others)]
         if not all(len(side) for side in found) or np.isnan(np.concatenate(found)).any():

@@ -1,7 +1,5 @@
 """The exchange by the settings: kinds that are sealed, and the authority's policy."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import nn

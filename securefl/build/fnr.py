@@ -4,8 +4,6 @@ The check compares contents, on every run with a public set, also for a task of 
 before anything is written; each sample of the task is hashed once for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import torch

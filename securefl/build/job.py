@@ -1,7 +1,5 @@
 """The job of a run, built alike by all its parties: algorithm, local training, weights, checks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The task of sites that bring their own data, as each party builds it from what lies there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Settings come from others, and naming code is running it: each party allows the 
 words (site.toml, or `--model`) before anything is imported.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from typing import Any

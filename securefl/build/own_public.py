@@ -4,8 +4,6 @@ The settings have their digest. So it is among what all parties compare, what a 
 and what a resumed run goes on with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Parties of a simulation: who seals, who adds, who opens, in the clear or under keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Differential privacy of a run: what its δ must be below, and the accounting of its releases."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A job as one site sees it before it takes part: what would leave its machine."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

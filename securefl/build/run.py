@@ -1,7 +1,5 @@
 """Runs a simulation from its first round to its last, or resumes it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from securefl.build.simulation import simulated

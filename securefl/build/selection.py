@@ -1,7 +1,5 @@
 """The participation that the settings name: selector, its questions, and simulated devices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

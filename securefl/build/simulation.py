@@ -3,8 +3,6 @@
 No other module sees all three.
 """
 
-from __future__ import annotations
-
 import copy
 import secrets
 

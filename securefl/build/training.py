@@ -1,7 +1,5 @@
 """Algorithm and local training by the settings: a choice on each axis, steps, rates, weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

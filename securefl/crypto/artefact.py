@@ -1,7 +1,5 @@
 """Common text of key files: labels, epochs, times, digests, Base64."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -58,7 +56,7 @@ class Origin:
     """Time in UTC, `YYYY-MM-DDThh:mm:ssZ`."""
 
     @classmethod
-    def now(cls, epoch: int = 1) -> Origin:
+    def now(cls, epoch: int = 1) -> "Origin":
         """Return the origin of a key that is being made."""
         return cls(epoch, moment(datetime.now(UTC)))
 

@@ -10,8 +10,6 @@ other keys for another total. A wrap names the ciphertext that it is for, since 
 ciphertext of AES-GCM alone may open under several keys.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable
@@ -67,7 +65,7 @@ class ContentKey(Held):
         self.text = text
 
     @classmethod
-    def sealing(cls, content: bytes, message: bytes, about: bytes) -> ContentKey:
+    def sealing(cls, content: bytes, message: bytes, about: bytes) -> "ContentKey":
         """Return a fresh key, with the ciphertext of this content under it.
 
         It follows from random bytes and from all that is sealed (compare `sums.fresh_nonce`).
@@ -84,7 +82,7 @@ class ContentKey(Held):
         return _wrapping(secret, self.text).encrypt(_NONCE, self._key, self.text.digest())
 
     @classmethod
-    def unwrapped(cls, wrap: bytes, secret: bytes, text: BlindText) -> ContentKey:
+    def unwrapped(cls, wrap: bytes, secret: bytes, text: BlindText) -> "ContentKey":
         """Return the key in a wrap.
 
         Raises:

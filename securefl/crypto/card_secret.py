@@ -1,7 +1,5 @@
 """Secret half of a card key: made, held and used by the authority or an officer alone."""
 
-from __future__ import annotations
-
 from typing import final
 
 from cryptography.exceptions import InvalidTag
@@ -32,12 +30,12 @@ class CardSecret(Held):
         self.public = CardKey(public, origin)
 
     @classmethod
-    def generate(cls, epoch: int = 1) -> CardSecret:
+    def generate(cls, epoch: int = 1) -> "CardSecret":
         """Return a fresh key from the operating system's randomness."""
         return cls(MLKEM768PrivateKey.generate(), X25519PrivateKey.generate(), Origin.now(epoch))
 
     @classmethod
-    def from_secret_bytes(cls, secret: bytes, origin: Origin) -> CardSecret:
+    def from_secret_bytes(cls, secret: bytes, origin: Origin) -> "CardSecret":
         """Read what `to_secret_bytes` wrote; raises KeyFileError where it is none."""
         if len(secret) != _LATTICE_SEED_BYTES + _CURVE_BYTES:
             raise KeyFileError(f"a card key's secret of {len(secret)} bytes, expected 96")

@@ -5,8 +5,6 @@ opens a card alone. The key pair seals no value: whoever has its public half mak
 secret half opens them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Literal, final
 
@@ -105,7 +103,7 @@ class CardKey(Held):
         return stated.model_dump_json(indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> CardKey:
+    def from_json(cls, text: str) -> "CardKey":
         """Parse the file.
 
         Raises:

@@ -4,8 +4,6 @@ SHAKE-256 is read as little-endian words. A common polynomial is uniform modulo 
 coefficients are counts of random bits, as in ML-KEM: 21 bits up, 21 bits down.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -13,8 +13,6 @@ A message that is weighed instead of added (`weighed`) is opened by what its key
 weighed polynomial: w c_i + (w a) s_i = w m_i + w e_i, of which the constant coefficient is told.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 from typing import final
@@ -70,7 +68,7 @@ class OneTimeKey(Held):
         sender: str,
         nonce: bytes,
         parameters: RingParameters = SUMS,
-    ) -> OneTimeKey:
+    ) -> "OneTimeKey":
         """Return the key of a message: one polynomial for each of the client's secrets, added up.
 
         Args:
@@ -212,7 +210,7 @@ class CipherSum:
         self._words = np.zeros(self._shape, np.uint64) if words is None else words
         self._n_added = n_added
 
-    def plus(self, message: bytes | memoryview) -> CipherSum:
+    def plus(self, message: bytes | memoryview) -> "CipherSum":
         """Return the sum with one message more.
 
         Raises:
@@ -240,7 +238,7 @@ class KeySum(Held):
         self._parameters = parameters
 
     @classmethod
-    def of(cls, keys: Iterable[OneTimeKey], parameters: RingParameters = SUMS) -> KeySum:
+    def of(cls, keys: Iterable[OneTimeKey], parameters: RingParameters = SUMS) -> "KeySum":
         """Add the keys of one message, each once."""
         total = np.zeros(parameters.poly_degree, np.int64)
         for key in keys:
@@ -253,7 +251,7 @@ class KeySum(Held):
     def __hash__(self) -> int:
         return hash(self.to_bytes())
 
-    def plus(self, other: KeySum) -> KeySum:
+    def plus(self, other: "KeySum") -> "KeySum":
         """Return the sum with another group's part."""
         return KeySum(self.coefficients + other.coefficients, self._parameters)
 
@@ -262,7 +260,7 @@ class KeySum(Held):
         return self.coefficients.astype(_COEFFICIENT).tobytes()
 
     @classmethod
-    def from_bytes(cls, content: bytes, n_keys: int, parameters: RingParameters = SUMS) -> KeySum:
+    def from_bytes(cls, content: bytes, n_keys: int, parameters: RingParameters = SUMS) -> "KeySum":
         """Parse what `to_bytes` wrote.
 
         Raises:

@@ -4,8 +4,6 @@ The security table is that of the Homomorphic Encryption Standard (Albrecht et a
 ternary secret, classical attacker); keys here are wider.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt

@@ -4,8 +4,6 @@ Written uncompressed, in the layout of SEAL 4.3 and TenSEAL 0.3.18, whose parser
 written. What is read is of this process's own making.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ read and written as files, a polynomial is half a ciphertext, and decrypting (c_
 polynomial one, which is no secret, is c_0 + c_1.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Samples that a user has saved as two arrays: x and y of an .npz or a .safetensors file."""
 
-from __future__ import annotations
-
 import lzma
 import struct
 import tokenize

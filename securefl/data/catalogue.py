@@ -3,8 +3,6 @@
 A new data set is a file with its reader, and a line in `DATA_SETS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The version for Python is pickled, and a pickle runs code when it is read; it is
 The official checksums are those of the archives: no file is compared, only its form.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Handwritten digits that come with scikit-learn, so that no example needs a download."""
 
-from __future__ import annotations
-
 import torch
 
 from securefl.data.split import Split

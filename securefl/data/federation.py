@@ -3,8 +3,6 @@
 UniFed (Jiang et al., section 4.1.1): each corruption, or each hospital, is a client.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -47,7 +45,7 @@ class Federation:
     qualities: Sequence[Quality] = ()
     """Qualities in the order of `clients`; empty where none are drawn."""
 
-    def flat(self) -> Federation:
+    def flat(self) -> "Federation":
         """Return the same, with each sample as one row of values."""
         return replace(
             self,

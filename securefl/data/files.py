@@ -4,8 +4,6 @@ What a file says about itself is not believed: sizes are compared with the file'
 before anything of that size is allocated, and no format here can run code (no pickle).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

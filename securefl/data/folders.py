@@ -3,8 +3,6 @@
 No checksum is checked: a folder has none.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -3,8 +3,6 @@
 Hourly readings of nine sensors of a power plant's gas turbine, and what left its flue.
 """
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Two zero bytes, the type (8: unsigned byte), the number of axes, each axis as a 
 number, then the values.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import math

@@ -3,8 +3,6 @@
 Arrays end with their axes: C classes, K clients, P piles that are dealt one by one.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

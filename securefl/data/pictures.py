@@ -1,7 +1,5 @@
 """JPEG, PNG and BMP files as squares of three channels."""
 
-from __future__ import annotations
-
 import struct
 import warnings
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Published FNR-FL code takes the test set for it; a score on samples that were tr
 nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ Wu et al., "FedProf", section 5.1. The paper names the kinds and their shares, a
 strengths the density of salt and pepper alone; the others are ours, and stand beside each kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -60,7 +58,7 @@ class ClientQualities:
     std: Float[Tensor, " d"]
 
     @classmethod
-    def of(cls, x: Float[Tensor, "n d"]) -> ClientQualities:
+    def of(cls, x: Float[Tensor, "n d"]) -> "ClientQualities":
         """Return the mean and deviation of these readings."""
         return cls(x.mean(dim=0), x.std(dim=0))
 

@@ -1,7 +1,5 @@
 """Samples of all clients in one tensor, so that one operation takes the batches of many."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate

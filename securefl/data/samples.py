@@ -1,7 +1,5 @@
 """Samples of one client: arrays or a torch Dataset, and mini-batches of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable

@@ -4,8 +4,6 @@ Mean and variance of a column travel, in a range, and its variance stands beside
 a column has a size that nobody's data need tell: a public unit.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -5,8 +5,6 @@ train = "patients.csv"
 test = 0.2
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Annotated, Literal

@@ -4,8 +4,6 @@ Wu et al., "FedProf", section 5.1: about 60 % (EMNIST) or 37 % (CIFAR-10) of a c
 Arrays end with their axes: C classes, K clients.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

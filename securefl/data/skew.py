@@ -4,8 +4,6 @@ Hu, Qiu & Tang, "Feature Norm Regularized Federated Learning", section 4.1. Labe
 skew are partitions: `Dirichlet`, `QuantitySkew`, `LabelQuantitySkew`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

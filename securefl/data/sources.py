@@ -1,7 +1,5 @@
 """Data sets by the names that the settings use, and the domains that they come in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 

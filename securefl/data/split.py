@@ -1,7 +1,5 @@
 """Data set that is already divided into what trains and what tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import isqrt
 from typing import TypeAlias
@@ -38,7 +36,7 @@ class Split:
         """Number of outputs of a model for a sample: one per class, or one per target."""
         return self.train_y.shape[1] if self.train_y.is_floating_point() else self.n_classes
 
-    def to(self, dtype: torch.dtype) -> Split:
+    def to(self, dtype: torch.dtype) -> "Split":
         """Return the same samples, and targets where they are numbers, in this type of floats."""
         numbers = self.train_y.is_floating_point()
         return Split(
@@ -48,7 +46,7 @@ class Split:
             test_y=self.test_y.to(dtype) if numbers else self.test_y,
         )
 
-    def as_images(self) -> Split:
+    def as_images(self) -> "Split":
         """Return the same samples as square images of one channel, `(n, 1, side, side)`.
 
         Raises:

@@ -1,7 +1,5 @@
 """Tables of samples: CSV and Parquet files, read by the columns that the settings name."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

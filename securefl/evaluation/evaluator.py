@@ -1,7 +1,5 @@
 """Scores of a run, round by round: of the global model, or of each client's own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 

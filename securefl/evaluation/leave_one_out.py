@@ -3,8 +3,6 @@
 UniFed's external clients (section 4.1.3): with the global BN statistics, and with adapted ones.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext

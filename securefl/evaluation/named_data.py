@@ -4,8 +4,6 @@ UniFed's external clients: the global model, either with the global BN statistic
 that its BN layers estimate from the client's own, unlabelled batches.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from contextlib import nullcontext
@@ -42,7 +40,7 @@ class UntrainedStatistics(UserWarning):
 
 
 def evaluate(
-    model: nn.Module | Result | Trained | Path | str,
+    model: "nn.Module | Result | Trained | Path | str",
     data: Given,
     *,
     adapt_bn: float | None = None,

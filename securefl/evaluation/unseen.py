@@ -4,8 +4,6 @@
 it left out, `external:NAME` one of them; all else is a file or a folder.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Mapping

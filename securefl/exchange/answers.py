@@ -3,8 +3,6 @@
 Whoever has the answers reads the total. It holds no key that opens a single message.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field

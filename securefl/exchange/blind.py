@@ -1,7 +1,5 @@
 """Blind totals, which the server relays and cannot read: their form, and a client's reading."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Collection, Mapping, Sequence
@@ -30,13 +28,13 @@ class BlindTotal:
         return len(self.wraps)
 
     @classmethod
-    def of(cls, key: ContentKey, wraps: Mapping[str, bytes]) -> BlindTotal:
+    def of(cls, key: ContentKey, wraps: Mapping[str, bytes]) -> "BlindTotal":
         """Return what travels of a sealed total."""
         text = key.text
         sealed = text.salt + _LENGTH.pack(len(text.about)) + text.about + text.ciphertext
         return cls(sealed, wraps)
 
-    def among(self, clients: Collection[str]) -> BlindTotal:
+    def among(self, clients: Collection[str]) -> "BlindTotal":
         """Return the total with the wraps of these clients alone."""
         wraps = {name: wrap for name, wrap in self.wraps.items() if name in clients}
         return BlindTotal(self.sealed, wraps)
@@ -46,7 +44,7 @@ class BlindTotal:
         return self.wraps.get(name, b"") + self.sealed
 
     @classmethod
-    def sent_to(cls, name: str, body: bytes) -> BlindTotal:
+    def sent_to(cls, name: str, body: bytes) -> "BlindTotal":
         """Take what `for_client` has given, of any bytes; `opened` checks them."""
         return cls(body[WRAP_BYTES:], {name: body[:WRAP_BYTES]})
 
@@ -55,7 +53,7 @@ class BlindTotal:
         return b"".join([_LENGTH.pack(self.n_clients), *self.wraps.values(), self.sealed])
 
     @classmethod
-    def from_bytes(cls, body: bytes, names: Sequence[str]) -> BlindTotal:
+    def from_bytes(cls, body: bytes, names: Sequence[str]) -> "BlindTotal":
         """Parse what `as_bytes` wrote, of a total of these clients in this order.
 
         Raises:

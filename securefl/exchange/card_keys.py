@@ -5,8 +5,6 @@ have a member in every group, so together they know all secrets; k - 1 officers 
 group and know nothing of a key. The authority is one officer of one.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from itertools import combinations

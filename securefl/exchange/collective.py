@@ -9,8 +9,6 @@ which is the same sum over clients, of gradients: in the inner product weighted 
 its own transpose. Nobody writes the exchange of gradients by hand.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Decoding of an opened total into client count, weight and values; refuses a dishonest one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import floor, log2
 

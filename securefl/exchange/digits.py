@@ -7,8 +7,6 @@ sums are read without error; the last carries the rest. The sum of the digits is
 values: what is released says no more, no state is needed, and any size does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Named tensors as one vector, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -46,7 +44,7 @@ class Row(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.like)
 
-    def is_like(self, other: Row) -> bool:
+    def is_like(self, other: "Row") -> bool:
         """Return whether each of the one's vectors could be the other's."""
         if (self.vector.dtype, self.vector.device) != (other.vector.dtype, other.vector.device):
             return False
@@ -85,7 +83,7 @@ class Rows:
         """Number of values of each client."""
         return self.matrix_KN.shape[1]
 
-    def of(self, index: Sequence[int]) -> Rows:
+    def of(self, index: Sequence[int]) -> "Rows":
         """Return the rows of these clients alone."""
         if len(index) == len(self.matrix_KN):
             return self

@@ -4,8 +4,6 @@ Axes: B batch, C channels; the axes in between (H, W) count with B.
 FedTAN Eqs. (39)-(41), in the paper's two messages forward or in one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Gaussian noise from the operating system's randomness, and noise of opened scores."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The sum of keys opens the sum of just these clients' messages, each once, and no
 server has added in another way decrypts to noise, which counts no clients.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -141,7 +139,7 @@ class KeySet(Held):
         """Public halves, for clients and server."""
         return CardKeys(tuple(secret.public for secret in self.secrets), self.quorum)
 
-    def opener(self, say: Callable[[str], None] = lambda _text: None) -> OneTimeOpener:
+    def opener(self, say: Callable[[str], None] = lambda _text: None) -> "OneTimeOpener":
         """Return the capability to open totals; `say` is told of officers away, and of liars."""
         public = self.public
         combiner = Combiner(public, lambda number, why: say(f"{numbered(number)}: {why}"))
@@ -153,7 +151,7 @@ class KeySet(Held):
         return [Officer(public, secret, n) for n, secret in enumerate(self.secrets)]
 
     @classmethod
-    def ephemeral(cls, quorum: Quorum | None = None, epoch: int = 1) -> KeySet:
+    def ephemeral(cls, quorum: Quorum | None = None, epoch: int = 1) -> "KeySet":
         """Make fresh keys that live in memory and end with the process."""
         of = quorum or ALONE
         return cls(tuple(CardSecret.generate(epoch) for _ in range(of.officers)), of)

@@ -5,8 +5,6 @@ total carries Σ weight_i (a client that drops out costs no round) and the numbe
 (no label can claim more of them).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,7 +92,7 @@ class OneTimeAdder(UnderCards):
         """Return the exact payload length."""
         return SUMS.message_bytes(n_values)
 
-    def start(self, n_values: int) -> OneTimeSum:
+    def start(self, n_values: int) -> "OneTimeSum":
         """Return an empty sum."""
         return OneTimeSum(CipherSum(SUMS.n_ciphertexts(n_values)))
 
@@ -105,7 +103,7 @@ class OneTimeSum:
 
     added: CipherSum
 
-    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> OneTimeSum:
+    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> "OneTimeSum":
         """Return the sum with one contribution more, all of its ciphertexts."""
         del most  # a sealed weight shows in the total alone
         return OneTimeSum(self.added.plus(payload))

@@ -6,8 +6,6 @@ client seals 2q + 1 values. The common polynomials follow from bytes that the cl
 server alone is sent, so that whoever opens the score does not learn the weights.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from dataclasses import dataclass

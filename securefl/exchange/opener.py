@@ -1,7 +1,5 @@
 """Capabilities to open totals and scores, and to add up keys, without naming a secret key."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 

@@ -1,7 +1,5 @@
 """Sums in the clear: the server reads every contribution."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 
@@ -62,7 +60,7 @@ class PlainChannel:
         """Return the exact payload length."""
         return n_values * np.dtype(self.dtype).itemsize + _WEIGHT.size
 
-    def start(self, n_values: int) -> PlainSum:
+    def start(self, n_values: int) -> "PlainSum":
         """Return an empty sum."""
         return PlainSum(self.dtype, np.zeros(n_values))
 
@@ -92,7 +90,7 @@ class PlainSum:
     weight: float = 0.0
     n_clients: int = 0
 
-    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> PlainSum:
+    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> "PlainSum":
         """Return the sum with one contribution more, of a weight of at most `most`.
 
         Raises:

@@ -1,7 +1,5 @@
 """Policy of the authority's openings, which a consortium signs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 

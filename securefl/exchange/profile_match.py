@@ -3,8 +3,6 @@
 Tensor names end with their axes: Q representation elements.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from math import ceil, isfinite, log2
@@ -59,14 +57,14 @@ class Profile:
     def __len__(self) -> int:
         return len(self.mean_Q)
 
-    def in_unit(self, unit: float) -> Profile:
+    def in_unit(self, unit: float) -> "Profile":
         """Return the profile of the same data with h / unit in the place of h.
 
         No divergence changes where both profiles are in one unit and no variance is at the floor.
         """
         return Profile(self.mean_Q / unit, self.variance_Q / unit / unit, self.version)
 
-    def in_range(self) -> Profile:
+    def in_range(self) -> "Profile":
         """Return the profile with every σ² + μ² above `MAX_SECOND_MOMENT` shrunk to it.
 
         So what is too far to be sealed is sealed as far as that goes.

@@ -3,8 +3,6 @@
 A capability is an object: a role that holds no opener cannot spell "open".
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -119,7 +117,7 @@ class Sealer(Channel, Protocol):
 class RunningSum(Protocol):
     """Server's side of one sum; it does not change, `plus` gives another."""
 
-    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> RunningSum:
+    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> "RunningSum":
         """Return the sum with one contribution more, of a weight of at most `most`.
 
         Raises:

@@ -1,7 +1,5 @@
 """Opening after checks: an authority opens totals and scores, an officer adds up keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import ldexp
 from typing import final

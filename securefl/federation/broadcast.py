@@ -1,7 +1,5 @@
 """Broadcast at a round's start: the part of the global state that each client lacks."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Cards of a session: each client is asked for its own once, before anything of it is sealed."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field
 

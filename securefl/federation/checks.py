@@ -1,7 +1,5 @@
 """Checks before totals are opened or keys added up: an authority's, and each officer's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar

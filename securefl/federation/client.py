@@ -3,8 +3,6 @@
 Identity keys of simulated clients, and their roster.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -209,7 +207,7 @@ class Identities(Held):
     roster: Roster
 
     @classmethod
-    def ephemeral(cls, names: Collection[str]) -> Identities:
+    def ephemeral(cls, names: Collection[str]) -> "Identities":
         """Generate keys that stay in memory and end with the process."""
         keys = {name: Ed25519PrivateKey.generate() for name in names}
         return cls(keys, Roster({name: key.public_key() for name, key in keys.items()}))

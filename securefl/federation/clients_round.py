@@ -4,8 +4,6 @@ It seals and signs, and has no input or output of its own: an `Outlet` carries i
 same object serves all clients of a simulation, those of one worker process, and one site.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
@@ -107,7 +105,7 @@ class Answer:
         opened = self.opened
         return opened.sealed if isinstance(opened, BlindTotal) else total_bytes(opened, dtype)
 
-    def among(self, clients: Collection[str]) -> Answer:
+    def among(self, clients: Collection[str]) -> "Answer":
         """Return what a site of these clients is sent: of a sealed total, their keys alone."""
         opened = self.opened
         if isinstance(opened, BlindTotal):

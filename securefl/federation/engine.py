@@ -1,7 +1,5 @@
 """Interfaces of the loop of rounds to the clients, wherever they live, and to the authority."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Contributions that did not count, and the error of a round without any."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from securefl.errors import Diverged, TooFewContributions

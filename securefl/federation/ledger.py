@@ -1,7 +1,5 @@
 """Ledger of all messages, one entry each, and traffic as the papers count it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field

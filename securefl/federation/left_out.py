@@ -19,8 +19,6 @@ are therefore chosen so that no sum and difference of their totals shows too few
 of the same clients, or leaves out others, too; where neither can be had, none is begun.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ that no other signature of an identity key has. So the server can give the autho
 signed headers, without payloads.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Collection, Iterable, Mapping
@@ -150,7 +148,7 @@ class Expected:
         n_values: int,
         state: str = "",
         model: str = "",
-    ) -> Expected:
+    ) -> "Expected":
         """Return the fields of a message over this channel, `about` a run and its round."""
         (run, number), form, key_id = about, channel.form, channel.key_id
         return cls(run, number, name, form, key_id, channel.epoch, n_values, state, model)
@@ -165,7 +163,7 @@ class Expected:
         """Length of the header's nonce, in hex digits."""
         return 2 * NONCE_BYTES if self.form in {ONE_TIME, ONE_TIME_PROFILE} else 0
 
-    def under(self, terms: Terms) -> Expected:
+    def under(self, terms: Terms) -> "Expected":
         """Return the fields of a client's header that takes part on these terms."""
         return replace(self, state=terms.bind(self.state))
 

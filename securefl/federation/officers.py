@@ -1,7 +1,5 @@
 """k of n officers in the authority's place: all are asked, and their answers opened here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar

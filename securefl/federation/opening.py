@@ -1,7 +1,5 @@
 """Lines of a log of openings, which an authority, an officer, and whoever opens write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TypeVar
@@ -37,7 +35,7 @@ class Opening:
     @classmethod
     def of(
         cls, expected: Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
-    ) -> Opening:
+    ) -> "Opening":
         """Return the line of a total that was asked for."""
         about = expected.round, expected.name, expected.n_values
         key = expected.key_id, expected.epoch

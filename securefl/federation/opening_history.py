@@ -10,8 +10,6 @@ nothing sends the same in both. A second score of one profile would have noise o
 together show more of it; so would a second total of clients that add noise together.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -64,7 +62,7 @@ class OpeningHistory:
         default_factory=lambda: defaultdict(list)
     )
     """Run and clients of each list that a total was opened of, by settings, round and name."""
-    _at_model: defaultdict[tuple[str, str], dict[tuple[str, int], _Opened]] = field(
+    _at_model: "defaultdict[tuple[str, str], dict[tuple[str, int], _Opened]]" = field(
         default_factory=lambda: defaultdict(dict)
     )
     """Totals of each run and round, by model and name; what a client sends may follow from the
@@ -275,7 +273,7 @@ class OpeningHistory:
         _, number, name = asked
         return self._signers.get((self.settings, number, _one_of(name)), [])
 
-    def _others_at(self, model: str, asked: TotalId) -> dict[tuple[str, int], _Opened]:
+    def _others_at(self, model: str, asked: TotalId) -> "dict[tuple[str, int], _Opened]":
         """Return what was opened at this model in other rounds, runs and settings."""
         run, number, name = asked
         known = self._at_model.get((model, _one_of(name)), {})

@@ -5,8 +5,6 @@ go on before all others have asked too. So its work runs in a thread of its own;
 moves at any moment. No result depends on the machine's scheduling.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future

@@ -4,8 +4,6 @@ All profile the same global model, in a unit that the server publishes. The serv
 with its baseline as it arrives; the authority opens the resulting score.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -50,7 +48,7 @@ class MatchChannel(Protocol):
         """True where an authority opens scores; in the clear the server reads them."""
 
     @property
-    def open(self) -> OpenScores:
+    def open(self) -> "OpenScores":
         """Function that opens scores."""
 
 

@@ -3,8 +3,6 @@
 Queries of the server to single clients, and their answers: one signed message each.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass

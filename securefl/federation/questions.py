@@ -3,8 +3,6 @@
 An answer that is refused is an incident: its client counts as not selected, and the round goes on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Literal, Protocol
 

@@ -1,7 +1,5 @@
 """Driver of clients that live at several sites, whatever carries the requests."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace

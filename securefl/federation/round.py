@@ -7,8 +7,6 @@ total depend on the order in which contributions are taken: drivers take them in
 `RoundContext.times`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Server that checks, adds and matches clients' messages. It holds no secret key of any kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -183,7 +181,7 @@ class Server:
         state: str = "",
         terms: Mapping[str, Terms] | None = None,
         model: str = "",
-    ) -> ServerSum:
+    ) -> "ServerSum":
         """Begin the sum of one message.
 
         `state` is the digest of what all clients were sent, `terms` are those of each, `model` is

@@ -5,8 +5,6 @@ process of a simulation is a site of several clients, a process of a consortium 
 client.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field

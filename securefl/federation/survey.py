@@ -4,8 +4,6 @@ Nothing is summed. Where a profile is encrypted, the server makes a score of it,
 authority can open, or officers can.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass

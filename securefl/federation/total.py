@@ -8,8 +8,6 @@ A server may run a round twice, in two sessions. Where clients draw nothing, one
 or went on from another state in the second would show its values as the difference of two totals.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

@@ -1,7 +1,5 @@
 """Settings of local training, the same for every client of a run, and its sources of randomness."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Files on the disk: read within bounds, written whole, and still there after a power cut."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Text from outside, JSON or TOML: of bounded depth, words and fields before a parser sees it."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import accumulate

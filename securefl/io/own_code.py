@@ -1,7 +1,5 @@
 """Code of a party's own installation, by the name `module:function`, and its files."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

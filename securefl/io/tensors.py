@@ -1,7 +1,5 @@
 """Tensors in the form in which safetensors writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from torch import Tensor

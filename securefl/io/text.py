@@ -1,7 +1,5 @@
 """Names from outside: escaped for a terminal, and checked before they name a folder."""
 
-from __future__ import annotations
-
 MAX_FOLDER_BYTES = 200  # file systems take 255, and words are put before and after
 
 

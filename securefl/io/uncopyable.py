@@ -1,7 +1,5 @@
 """Key material that stays where it was made or read."""
 
-from __future__ import annotations
-
 from typing import Any, NoReturn
 
 _FIELDS = "__dataclass_fields__"

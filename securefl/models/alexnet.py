@@ -5,8 +5,6 @@ of torchvision; Jiang et al., UniFed, section 4.1.1. Theirs starts from ImageNet
 from random ones. There is no dropout: the norms regularise.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 from securefl.models.layers import Norm

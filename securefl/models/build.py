@@ -1,7 +1,5 @@
 """Models by the names that a configuration uses."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Plain convolutional network, small enough for a laptop."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from securefl.models.layers import Norm, conv3x3

@@ -7,8 +7,6 @@ each branch; as in the authors' code the stem has no bias before it. That code a
 tenth of the learning rate; here all parameters have the same.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import final
 

@@ -1,7 +1,5 @@
 """Layers that the models are made of: one convolution, and the norms of channels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

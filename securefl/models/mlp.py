@@ -1,7 +1,5 @@
 """Perceptron of FedTAN's MNIST experiments (Wang et al., table 5)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """ResNet-20 for CIFAR-10: He et al., Deep Residual Learning, CVPR 2016, section 4.2."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial

@@ -4,8 +4,6 @@ The signature is over all other fields, as JSON in one form, by the Ed25519 key 
 identity, behind a prefix that no other signature of that key has.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self

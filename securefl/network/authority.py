@@ -1,7 +1,5 @@
 """Authority process: opens what the server asks for, and nothing that was opened before."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

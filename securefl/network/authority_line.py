@@ -1,7 +1,5 @@
 """Lines of the server to those who open: the authority, or one of several officers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -227,7 +225,7 @@ class Given:
     key_id: str = ""
     cards: dict[str, bytes] = field(default_factory=dict)
 
-    def under(self, key_id: str) -> Given:
+    def under(self, key_id: str) -> "Given":
         """Return the same object; cards for other keys are forgotten."""
         if key_id != self.key_id:
             self.key_id, self.cards = key_id, {}

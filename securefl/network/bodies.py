@@ -3,8 +3,6 @@
 Everything is parsed strictly and held against what its receiver expects; nothing is unpickled.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import struct

@@ -1,7 +1,5 @@
 """Keys, roster and policy of an officer: its bundle, which changes while its process runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock

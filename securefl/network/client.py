@@ -3,8 +3,6 @@
 Training, sealing and answering run in a thread; heartbeats go on meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import Counter
@@ -47,7 +45,7 @@ class _RunOver(Exception):
         """True where no restart of this client's mends it."""
 
     @classmethod
-    def told(cls, body: bytes, name: str) -> _RunOver:
+    def told(cls, body: bytes, name: str) -> "_RunOver":
         """Return it as a server's GOODBYE says it; raises PeerError."""
         said = bodies.parsed(bodies.Reason, body, name)
         return cls(said.reason, final=said.final)
@@ -145,7 +143,7 @@ class ClientProcess:
         finally:
             await asyncio.to_thread(session.site.close)
 
-    async def _answer(self, turn: _Turn) -> None:
+    async def _answer(self, turn: "_Turn") -> None:
         try:
             await turn.answer()
         finally:

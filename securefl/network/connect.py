@@ -4,8 +4,6 @@ An address is called by gRPC over TLS 1.3, with certificates of the consortium o
 connection is one stream. Another `Destination` and `Entrance` may stand in its place.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 from collections import Counter
@@ -56,7 +54,7 @@ class Destination(Protocol):
 class Entrance(Protocol):
     """Place where callers arrive, whatever carries the chunks."""
 
-    async def opened(self, door: Door, most: int) -> tuple[str, Callable[[], Awaitable[None]]]:
+    async def opened(self, door: "Door", most: int) -> tuple[str, Callable[[], Awaitable[None]]]:
         """Have callers arrive at the door, so many at once; return where, and how this ends.
 
         Raises:
@@ -72,7 +70,7 @@ class Address:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str) -> "Address":
         """Parse `HOST:PORT`; raises ConfigError."""
         host, colon, port = text.rpartition(":")
         if not (colon and host and port.isascii() and port.isdigit() and int(port) < 2**16):
@@ -124,7 +122,7 @@ class Address:
             raise
         return call, name, certificate
 
-    async def opened(self, door: Door, most: int) -> tuple[str, Callable[[], Awaitable[None]]]:
+    async def opened(self, door: "Door", most: int) -> tuple[str, Callable[[], Awaitable[None]]]:
         """Open the entrance: see `Entrance.opened`."""
         connections = Connections(door.serves, door.admitted, door.note)
 

@@ -4,8 +4,6 @@ It is evidence of what was decrypted, which an audit holds against the server's 
 only ever added: those of a session that was killed are fetched in the next one.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Sequence

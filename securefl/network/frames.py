@@ -5,8 +5,6 @@ kind, 1 byte | length, 4 bytes, big-endian | body
 A frame begins with a chunk of its own; a body that is longer goes on in further chunks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -4,8 +4,6 @@ The service "" serves while the process goes on, "ready" while it can do its wor
 /readyz say over HTTP.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

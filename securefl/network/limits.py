@@ -4,8 +4,6 @@ Contributions are added in the order of the clients. A sender for whom there is 
 from, so that it waits (`Resumable.write`); time that it waits so is not counted against it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Members: the clients that are connected to the server, and what each sends next."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -4,8 +4,6 @@
 work. Nobody can change anything there.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

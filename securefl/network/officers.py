@@ -3,8 +3,6 @@
 The server combines their answers, and so reads totals at full precision. It cannot spell a secret.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Part of a client in a job: its own data, its sealing and signing, and its site in a session."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -50,7 +48,7 @@ GONE = {Frame.LEAVE: SMALL, Frame.GOODBYE: SMALL}
 class PartySession:
     """Part of a client in one session of a run."""
 
-    party: ClientParty
+    party: "ClientParty"
     run: str
     """Id of the session."""
     job: str

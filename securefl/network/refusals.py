@@ -1,7 +1,5 @@
 """Refusals of callers: each is told why, and the log has a few lines of each."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

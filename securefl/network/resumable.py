@@ -8,8 +8,6 @@ chunk: number of chunks that its sender has taken, 8 bytes, big-endian | bytes, 
 place: token, 32 bytes | number of chunks that have arrived, 8 bytes, big-endian
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import struct

@@ -1,7 +1,5 @@
 """Lines that a process says of itself: those that warn, and the session that they are of."""
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 
 SESSION: ContextVar[str] = ContextVar("session", default="")

@@ -1,7 +1,5 @@
 """Scores of a run over processes: worked out by the server, or by clients of their own models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 

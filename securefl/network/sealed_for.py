@@ -6,8 +6,6 @@ two totals the one that they open could be the other less one client. So a clien
 them where it has sealed for others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Server process: all rounds of a run, over connections. It cannot spell a secret key."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import secrets

@@ -1,7 +1,5 @@
 """Settings that separate processes run."""
 
-from __future__ import annotations
-
 from securefl.build.exchange import quorum_of
 from securefl.errors import ConfigError
 from securefl.exchange.card_keys import Quorum

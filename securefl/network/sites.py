@@ -3,8 +3,6 @@
 The loop runs in a thread of its own; connections live in the event loop, and each call waits there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence

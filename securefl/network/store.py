@@ -4,8 +4,6 @@ A round's file is there before the round's update leaves the client. Which one i
 server says with each round: that of the last contribution of this client that counted.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Collection, Mapping
 from contextlib import suppress

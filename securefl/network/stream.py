@@ -1,7 +1,5 @@
 """Ends of a connection, and those by gRPC: chunks that come and go, and their end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Beliefs of each process about its consortium. `securefl_keys` has it from verified files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self

@@ -4,8 +4,6 @@ A client that never trained has no statistics of its own, and those of the other
 data. UniFed (Eq. 4) estimates them from the batches that are to be classified, without a label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ of the time: PyTorch's own kernels of batch normalisation take μ and σ² for c
 sums that they make for γ and β are all that the gradients of μ and σ² need.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

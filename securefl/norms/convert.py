@@ -1,7 +1,5 @@
 """Conversion of batch normalisation to another norm, in a model that is not ours."""
 
-from __future__ import annotations
-
 import copy
 
 from torch import nn

@@ -3,8 +3,6 @@
 By type and not by name: `"bn" in name` misses the shortcut `downsample.1` of a ResNet.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase

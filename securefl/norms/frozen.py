@@ -3,8 +3,6 @@
 Apart, nothing of a batch is left in the layer: one sample's output depends on that sample alone.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

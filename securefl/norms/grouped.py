@@ -6,8 +6,6 @@ normalisation (Ba et al. 2016), a group for each channel is instance normalisati
 2016).
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Batch normalisation outside of layers: a call of `torch.nn.functional.batch_norm`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -4,8 +4,6 @@ Axes: K clients, B batch, C channels of all clients, K times as many as one has.
 client's own samples has no part in its moments, and so no gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ class Present:
     """Shares 1 / n of a client's own samples, 0 of others, shape (B, K)."""
 
     @classmethod
-    def of(cls, sizes: Sequence[int], device: torch.device) -> Present | None:
+    def of(cls, sizes: Sequence[int], device: torch.device) -> "Present | None":
         """Return the presence for these sizes; None where all are of one size."""
         if min(sizes) == max(sizes):
             return None

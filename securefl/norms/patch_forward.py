@@ -1,7 +1,5 @@
 """Replacement of BN layers' forwards for a while, in full precision under autocast."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ y is normalised by (μ, σ²) over the union of the clients' batches, and the ba
 the union too (FedTAN Algorithms 2 and 3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

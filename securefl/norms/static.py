@@ -1,7 +1,5 @@
 """BN statistics of a model that does not move, over all of a client's batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from itertools import count

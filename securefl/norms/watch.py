@@ -1,7 +1,5 @@
 """Watch on batch normalisation: the moments of each layer's input, batch by batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

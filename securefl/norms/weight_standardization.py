@@ -5,8 +5,6 @@ arXiv 1903.10520: Ŵ = (W - μ) / √(σ² + ε), with μ and σ² over the weig
 SGD acts on W. State dicts have the names of the plain layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import final
 

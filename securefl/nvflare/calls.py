@@ -4,8 +4,6 @@ The system in between calls the listener's functions in threads, each call of wh
 seconds, and is asked again: so chunks go both ways, though one end alone can call.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

@@ -5,8 +5,6 @@ Then it proves its identity, as it does over gRPC (`network.proof`). Who passes 
 keeps them, can neither read nor change them, and does not see who talks.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import ssl

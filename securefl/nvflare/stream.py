@@ -6,8 +6,6 @@ A record that was changed, left out, repeated or moved is the end of the connect
 of the way: a peer that hangs up says so within TLS.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import struct

@@ -1,7 +1,5 @@
 """Noise for an ε: the accountant's curve, inverted by SciPy's bracketing root search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 # scipy has no type information of its own.

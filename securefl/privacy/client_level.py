@@ -9,8 +9,6 @@ moves a sum by C at most (McMahan et al., Learning Differentially Private Recurr
 ICLR 2018, with shares of the noise). Each kind of tensor is a release of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import final

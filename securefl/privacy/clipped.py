@@ -4,8 +4,6 @@ Each contribution says whether its norm was within C: b_i - 1/2, which one contr
 1/2. Its noise σ_b and that of the sum, z_Δ, cost together what z would: z⁻² = z_Δ⁻² + (2σ_b)⁻².
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import exp, sqrt
 from typing import final

@@ -4,8 +4,6 @@ Abadi et al., CCS 2016, Algorithm 1. Per layer: McMahan et al., ICLR 2018. Ghost
 2022. Axes: B records, T trained tensors. Opacus takes seconds to load: who clips loads it.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@ DP-SGD bounds a record's influence by clipping the gradient of that record's ter
 clip bounds nothing. Validators look at layers' classes; this looks at what the model does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
@@ -93,7 +91,7 @@ class _Probe:
     @classmethod
     def drawn(
         cls, model: nn.Module, x: Tensor, y: Tensor, size: int, loss: Loss, rng: torch.Generator
-    ) -> _Probe:
+    ) -> "_Probe":
         """Draw a batch of so many random records."""
         records = torch.randperm(len(x), generator=rng)[:size].to(x.device)
         return cls(model, Records(x, y).only(records), loss, _drawn(2**31, rng))

@@ -4,8 +4,6 @@ With distributed noise (Dwork et al., Our Data, Ourselves, EUROCRYPT 2006) nobod
 without noise: a server that adds ciphertexts sees none, and an authority opens the sum alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import sqrt

@@ -6,8 +6,6 @@ statistics already. Everything else is stage II: BN at rest, so that a record's 
 and DP-SGD clips all that the record does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ speaks of. The noise on the sum has the standard deviation σC in each coordinat
 noise multiplier (Abadi et al., Deep Learning with Differential Privacy, CCS 2016, Algorithm 1).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import StrEnum

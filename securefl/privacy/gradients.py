@@ -3,8 +3,6 @@
 Axes: B records, T positions in a record (such as those of a sequence), I and O features.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 from typing import final

@@ -1,7 +1,5 @@
 """History of a run's releases, of both levels; it goes on where a stored one ended."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter
@@ -40,7 +38,7 @@ class History:
         """Return the releases of one level."""
         return self.record if level is Level.RECORD else self.client
 
-    def plus(self, level: Level, event: PrivacyEvent) -> History:
+    def plus(self, level: Level, event: PrivacyEvent) -> "History":
         """Return the history with one event more; steps of one kind in a row become one event."""
         events = _appended(self.events(level), event)
         return replace(self, **{level.value: events})
@@ -70,7 +68,7 @@ class History:
         return json.dumps({"format": FORMAT, **content, "sha256": _digest(content)}, indent=1)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> History:
+    def from_json(cls, text: str | bytes) -> "History":
         """Read the history that `to_json` has written.
 
         Raises:

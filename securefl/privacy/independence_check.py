@@ -1,7 +1,5 @@
 """A check of every private run that DP-SGD may train its model, before it begins."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 

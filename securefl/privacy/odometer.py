@@ -1,7 +1,5 @@
 """Privacy odometer of a run: its spending, known round by round before it, and counted."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Plan of a run of DP-SGD at its clients, from public numbers before it starts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import final
 

@@ -3,8 +3,6 @@
 Tensor names end with their axes: V values of a sum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final

@@ -3,8 +3,6 @@
 Axis B is the batch, the first axis of every tensor that has one.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +29,7 @@ class Records:
     def __len__(self) -> int:
         return len(self.x)
 
-    def only(self, records: Tensor) -> Records:
+    def only(self, records: Tensor) -> "Records":
         """Return the records of these indices."""
         return Records(self.x[records], self.y[records])
 

@@ -4,8 +4,6 @@ Whoever knows them takes the noise off again, so they come from the operating sy
 experiments that must be repeated, and protects nobody.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Protocol, final, runtime_checkable

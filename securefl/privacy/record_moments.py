@@ -9,8 +9,6 @@ Privacy, 2014, Appendix A); what follows from that, as moments do, costs nothing
 Axes: B records, C channels, V = 1 + 2C values; the axes behind C (H, W) belong to a record.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import sqrt
 from typing import final
@@ -40,7 +38,7 @@ class ChannelMoments:
     """Biased variance."""
 
     @classmethod
-    def standard(cls, n_channels: int) -> ChannelMoments:
+    def standard(cls, n_channels: int) -> "ChannelMoments":
         """Return the moments zero and one."""
         return cls(
             torch.zeros(n_channels, dtype=torch.float64),

@@ -1,7 +1,5 @@
 """Words for an ε, for people who do not compute it."""
 
-from __future__ import annotations
-
 import math
 
 from securefl.privacy.accountants import Accountant

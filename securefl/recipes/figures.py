@@ -1,7 +1,5 @@
 """Figures of a complete run's folder, from which quantities are made."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -16,8 +16,6 @@
 A cell's settings are the common ones, then its column's, then its row's.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Reproduction of a recipe: each cell and seed is a run's folder, kept, resumed or read back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measured table of a recipe: beside the printed values, as Markdown and as JSON."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Clients of a run: their data, how often each was selected, time on simulated devices."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Scores of external clients: the result of leave-one-out, as JSON and as a Markdown table."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 

@@ -1,7 +1,5 @@
 """Pictures and the page on privacy that a run leaves in its folder at its end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from securefl.metrics import SHARES

@@ -3,8 +3,6 @@
 Array names end with their axes: K clients, T rounds.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ outside reader, who has the trained model and all that is published with it. Eac
 curious and by itself; server and authority together could open single contributions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap

@@ -3,8 +3,6 @@
 All of it is taken from the ledger, which has every message, and not from the settings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Checkpoints of a run: the global state and all clients' states, in one safetensors file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -60,7 +58,7 @@ class Checkpoint:
         return bytes(safetensors.torch.save(tensors, {META: json.dumps(about)}))
 
     @classmethod
-    def read(cls, path: Path) -> Checkpoint:
+    def read(cls, path: Path) -> "Checkpoint":
         """Read a file of `to_bytes`, to the last bit.
 
         Raises:
@@ -105,7 +103,7 @@ class Checkpoint:
             ) from error
         return cls(State(round_number, tensors, private), memories, numbers)
 
-    def beside(self, other: State) -> Checkpoint:
+    def beside(self, other: State) -> "Checkpoint":
         """Move the tensors, which a file has on the CPU, to the devices of a like state.
 
         Clients' memories move to the model's device.

@@ -1,7 +1,5 @@
 """Rule by which a run has diverged, in simulations and over a network."""
 
-from __future__ import annotations
-
 import math
 
 from securefl.errors import Diverged

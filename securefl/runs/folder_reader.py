@@ -1,7 +1,5 @@
 """Reader of a run's folder: its files, their rows, and the run as a whole."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ Only the authority's log of openings is never shortened, because an opening cann
 `folder_reader` reads the folder.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import re
@@ -90,7 +88,7 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, config: Config, own_task: bytes = b"") -> RunFolder:
+    def create(cls, path: Path, config: Config, own_task: bytes = b"") -> "RunFolder":
         """Make a new folder with the resolved settings, and the record of a user's own task.
 
         Raises:
@@ -117,7 +115,9 @@ class RunFolder:
         return folder
 
     @classmethod
-    def begun_or_new(cls, path: Path, config: Config, admitted: Collection[str] = ()) -> RunFolder:
+    def begun_or_new(
+        cls, path: Path, config: Config, admitted: Collection[str] = ()
+    ) -> "RunFolder":
         """Take a folder with a run of these settings, or else make a new one.
 
         Settings may name clients beside the run's, at the end, all of which are `admitted`: they

@@ -1,7 +1,5 @@
 """Joining of sites in mid-study: settings that name more of them than a run began with."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from securefl.errors import ConfigError

@@ -1,7 +1,5 @@
 """Loop of rounds: one for simulations, worker processes and real sites."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time

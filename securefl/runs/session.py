@@ -1,7 +1,5 @@
 """Records of a run's sessions: machine, packages, the server's options, the round in flight."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Iterator, Mapping

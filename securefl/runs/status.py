@@ -3,8 +3,6 @@
 Reading changes nothing. A server's folder and a simulation's have the same files.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

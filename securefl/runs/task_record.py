@@ -1,7 +1,5 @@
 """Record of a user's own task in its run's folder: model, loss, and form of the data."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -4,8 +4,6 @@ The paper states neither the units nor the logarithm. As in Shannon's formula th
 base 2 and the signal-to-noise ratio is a ratio, so decibels are converted; sizes are in bits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -264,7 +262,7 @@ class SimulatedDevices:
     @classmethod
     def drawn(
         cls, specification: DeviceSpecification, clients: Sequence[str], rng: torch.Generator
-    ) -> SimulatedDevices:
+    ) -> "SimulatedDevices":
         """Draw devices one by one, in the order of the clients."""
         devices = draw_devices(specification, len(clients), rng)
         return cls(specification, dict(zip(clients, devices, strict=True)))

@@ -3,8 +3,6 @@
 FedProf's λ = exp(-α div) underflows at α div = 745, and a client must not lose its chance for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """Rounds of all clients."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from securefl.settings.axes import SelectorChoice

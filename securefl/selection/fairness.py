@@ -1,7 +1,5 @@
 """A bound on the rounds that any client waits, around any selector."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import final
 

@@ -7,8 +7,6 @@ A round:
     4. those train whose new answer counts, that are not lost and that keep the deadline
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence

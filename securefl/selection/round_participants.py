@@ -1,7 +1,5 @@
 """Participants of a round, and the numbers they were selected by: a line of selections.jsonl."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 A choice's file loads no torch at its top, since settings are read and checked before torch is.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

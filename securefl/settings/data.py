@@ -1,7 +1,5 @@
 """The table `[data]`: which data set, who holds what of it, and how clients' images differ."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -85,7 +83,7 @@ class DataTable(Table):
         return Path(self.root or "")
 
     @model_validator(mode="after")
-    def _fits_together(self) -> DataTable:
+    def _fits_together(self) -> "DataTable":
         self._check_root()
         if self.names and len(self.names) != self.clients:
             raise ValueError(

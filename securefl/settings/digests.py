@@ -1,7 +1,5 @@
 """Digests of settings, by which parties know that theirs are alike, or where they differ."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

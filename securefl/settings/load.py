@@ -1,7 +1,5 @@
 """Read a run's settings from a TOML file, `table.key=value` settings, or a run folder's JSON."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping

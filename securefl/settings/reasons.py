@@ -1,7 +1,5 @@
 """Reasons why settings are refused: pydantic's errors in the words of keys and values."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Sequence
 from types import UnionType

@@ -1,7 +1,5 @@
 """The table `[samples]`: the form of samples that sites bring themselves."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Annotated
 
@@ -57,7 +55,7 @@ class SamplesTable(Table):
     mean and variance of what the model reads, and travel as those of any BN layer."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> SamplesTable:
+    def _fits_together(self) -> "SamplesTable":
         if bool(self.columns) == bool(self.shape):
             raise ValueError(
                 "samples.columns names the columns of tables, samples.shape is of arrays and "

@@ -1,7 +1,5 @@
 """The table `[sites]`: rounds that lack clients, and the clients' scores."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator

@@ -1,7 +1,5 @@
 """The base of all tables of settings, which have no unknown key; and the kinds of numbers."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field

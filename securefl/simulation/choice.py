@@ -6,8 +6,6 @@ is replayed, on a CPU bit for bit. The rule starts no processes, which would rea
 anew and copy the clients' data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

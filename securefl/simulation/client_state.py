@@ -4,8 +4,6 @@ A client has a row from its first contribution on: where a hundred of ten thousa
 train, there are a hundred rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import final
@@ -111,7 +109,7 @@ class _Layout:
     device: torch.device
 
     @classmethod
-    def of(cls, named: NamedTensors) -> _Layout | None:
+    def of(cls, named: NamedTensors) -> "_Layout | None":
         """Return the layout; None for tensors of several types or devices, which fit no vector."""
         tensors = list((named.like if isinstance(named, Row) else named).values())
         if isinstance(named, Row):

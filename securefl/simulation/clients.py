@@ -1,7 +1,5 @@
 """A run's simulated clients, and the work of each one's round."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Clients in this process, whose contributions go straight to the server's round."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Their graphs are alive at the same time. They move in a fixed order, one at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 

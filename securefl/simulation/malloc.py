@@ -7,8 +7,6 @@ The setting is a whole process's. Workers and the command line choose it; a prog
 library keeps its own.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from functools import cache

@@ -3,8 +3,6 @@
 The best engine for convolutions on a CPU, where a model of many clients at once is slower.
 """
 
-from __future__ import annotations
-
 from securefl.algorithms.rng_isolation import LayerDraws
 from securefl.federation.clients_round import ClientExchange, ClientsRound, no_sum
 from securefl.simulation.clients import Clients

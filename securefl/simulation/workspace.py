@@ -1,7 +1,5 @@
 """Workspace: a model that simulated clients train on, one after the other or side by side."""
 
-from __future__ import annotations
-
 import copy
 import weakref
 from collections import Counter, defaultdict
@@ -26,7 +24,7 @@ class Workspace:
     """Copy of the model given, which training changes."""
     n_clients: int = 1
     """Number of clients that train on it at a time, side by side."""
-    _flat: FlatTensors | None = field(init=False, default=None)
+    _flat: "FlatTensors | None" = field(init=False, default=None)
     """The model in one vector, for one client at a time."""
     _travelling: list[Target] = field(init=False)
     _constants: list[tuple[Tensor, Tensor]] = field(init=False)

@@ -4,8 +4,6 @@ It is a function of the state, and a round's answer is a value of seven fields. 
 stays and how the layers behave in training follow from these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field

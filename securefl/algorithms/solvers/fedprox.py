@@ -1,7 +1,5 @@
 """FedProx (Li et al., MLSys 2020, Eq. (2)): the local loss plus μ/2 ‖w - w̄‖²."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -17,7 +15,7 @@ class FedProx(Solver):
     """μ; with 0 it is FedAvg, bit for bit."""
     elementwise: ClassVar[bool] = True
 
-    def begin(self, start: Start) -> _Session:
+    def begin(self, start: Start) -> "_Session":
         """Begin a round; nothing is remembered."""
         return _Session(start, self.mu)
 

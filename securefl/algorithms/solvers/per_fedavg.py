@@ -7,8 +7,6 @@ trained and scored is w, from which a client's own model is one step of α away.
 running statistics are w's: they follow B, and the pass through w̃ leaves them as they were.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ class PerFedAvg(Solver):
     second_gradient: ClassVar[str] = "a step takes two gradients"
     passes: ClassVar[int] = 2
 
-    def begin(self, start: Start) -> _Session:
+    def begin(self, start: Start) -> "_Session":
         """Begin a round; nothing is remembered."""
         return _Session(start, self.inner_lr)
 

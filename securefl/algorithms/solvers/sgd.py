@@ -1,7 +1,5 @@
 """Mini-batch SGD, FedAvg's own solver."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,7 +13,7 @@ class SGD(Solver):
     elementwise: ClassVar[bool] = True
     holds_to_global: ClassVar[bool] = False
 
-    def begin(self, start: Start) -> _Session:
+    def begin(self, start: Start) -> "_Session":
         """Begin a round; nothing is remembered."""
         return _Session(start)
 

@@ -14,8 +14,6 @@ clipped (Andrew et al., ICLR 2024). All of it is known but the noise: what is le
 the clipped directions are taken off is the noise itself, and its size can be measured.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

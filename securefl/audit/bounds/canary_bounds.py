@@ -15,8 +15,6 @@ then v would be as large as that with a probability of at most
 (Theorem 5.2 there). Every ε for which that is below 1 - confidence is refuted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ settings promise. Each of these tests alarms with a probability of 5 % divided b
 the claim is true.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Verdict on ε: what is claimed at most, against what canaries show at least."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import cast, final

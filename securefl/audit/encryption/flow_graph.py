@@ -1,7 +1,5 @@
 """Drawing of who gets what in which form: clients, server, and who opens. SVG of our own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape

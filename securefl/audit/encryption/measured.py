@@ -3,8 +3,6 @@
 Values are sealed, added or matched, and opened through the channels that runs use.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Evidence of a run's encryption, and what the authority's log says was decrypted."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

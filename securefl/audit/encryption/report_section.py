@@ -1,7 +1,5 @@
 """Section on encryption: how strong, how exact, and what was decrypted by whom."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

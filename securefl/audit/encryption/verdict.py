@@ -1,7 +1,5 @@
 """Verdict on encryption: what was decrypted, under which parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final

@@ -5,8 +5,6 @@ sealed, and how long each is. What is missing, too much, of another form or of a
 leak until somebody explains it.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -90,7 +88,7 @@ class FolderEvidence:
     """Files and what stands in a row of theirs that no run writes."""
 
     @classmethod
-    def of(cls, run: RunRecord) -> FolderEvidence:
+    def of(cls, run: RunRecord) -> "FolderEvidence":
         """Read the evidence of a run; raises RunFolderError where a file is damaged."""
         path = run.path
         sessions = read_environment(path / ENVIRONMENT).sessions

@@ -10,8 +10,6 @@ no single client's. What hides in the noise of a ciphertext, in a nonce or drawn
 random, or in when it is sent, is not found.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

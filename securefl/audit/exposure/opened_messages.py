@@ -4,8 +4,6 @@ A profile's values are (σ² + μ²) / 4, μ and the mean of log σ². The last 
 that it can hold nothing of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt

@@ -1,7 +1,5 @@
 """Openings by the authority: what it may open, once, and written down; and cards of a session."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass

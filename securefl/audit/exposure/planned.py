@@ -1,7 +1,5 @@
 """Messages that the settings plan: which there are in a round, and how long each is."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,7 +147,7 @@ class Lengths:
     """Clients of each total that was opened, by round and name."""
 
     @classmethod
-    def of(cls, dtype: Floats, openings: Sequence[Opening], quorum: Quorum) -> Lengths:
+    def of(cls, dtype: Floats, openings: Sequence[Opening], quorum: Quorum) -> "Lengths":
         """Take the authority's word for the keys that messages were sealed under."""
         epochs = {(o.round, o.name, signer): o.epoch for o in openings for signer in o.signers}
         lists = defaultdict[tuple[int, str], list[Sequence[str]]](list)

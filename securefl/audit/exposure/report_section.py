@@ -1,7 +1,5 @@
 """Section on exposure: who received what, to the byte, and what is not as the settings promise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from securefl.audit.exposure.verdict import RULES, Exposed, server_view

@@ -9,8 +9,6 @@ from the nonce in its header and was used for nothing else, and it is masked by 
 of full size. What its slots may hold is for `opened_messages` to say.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache

@@ -1,7 +1,5 @@
 """Verdict on who saw what: nothing but what the settings promise, and who reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final

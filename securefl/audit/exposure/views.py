@@ -1,7 +1,5 @@
 """Views of each party of a run: every byte of the ledger; and leaks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ class Leak:
     why: str
 
     @classmethod
-    def of(cls, entry: Entry, why: str) -> Leak:
+    def of(cls, entry: Entry, why: str) -> "Leak":
         """Return the leak of one message."""
         return cls(entry.round, entry.name, way(entry), why)
 

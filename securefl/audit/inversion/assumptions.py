@@ -11,8 +11,6 @@ needs nothing else. Without a bias μ/σ alone follows.
 Axes: N mini-batches, each attacked by itself; C channels.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass

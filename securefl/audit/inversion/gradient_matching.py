@@ -6,8 +6,6 @@ public images of the class, which flat inputs have as well and which is stronger
 Axes: N mini-batches, R restarts, P = N R problems, B batch, D pixels, K classes, C channels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,7 +41,7 @@ class Prior:
     precision_DD: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, y: Tensor, n_classes: int) -> Prior:
+    def of(cls, x: Tensor, y: Tensor, n_classes: int) -> "Prior":
         """Fit one covariance, and a mean for each class: of all where it has no images."""
         x_ND = x.flatten(1).double()
         means = [x_ND[y == k].mean(0) if (y == k).any() else x_ND.mean(0) for k in range(n_classes)]

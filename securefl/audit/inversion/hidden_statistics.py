@@ -1,7 +1,5 @@
 """Hidden statistics and images: how close rebuilt ones are, with the statistics and without."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

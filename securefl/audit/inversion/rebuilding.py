@@ -6,8 +6,6 @@ and X of shape (B, D), and that of its bias is the sum of δ over the batch.
 Axes: N mini-batches, B images of each, K classes, M units of the layer, D features of an input.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 A picture shows originals, and below each what every attacker made of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final

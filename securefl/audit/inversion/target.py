@@ -4,8 +4,6 @@ A client's own gradient, and what an attacker compares it with, are the same fun
 Axes: N mini-batches of B images each; C channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Verdict on gradient inversion: what sealing BN's statistics, or all, keeps from attackers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from securefl.audit.inversion.hidden_statistics import Hidden, HiddenStatistics

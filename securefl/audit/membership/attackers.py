@@ -1,7 +1,5 @@
 """Attackers on a run's records: models that each party saw, and attacks that these allow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final

@@ -4,8 +4,6 @@ Each attack is a function of φ (`confidences`), and gives a score per sample, h
 Axes: N shadow models, R rounds, K clients, S samples, Z samples of the population.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 
@@ -29,7 +27,7 @@ class Shadows:
     trained_NS: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, phi: ArrayLike, trained: ArrayLike) -> Shadows:
+    def of(cls, phi: ArrayLike, trained: ArrayLike) -> "Shadows":
         """Check shapes; raises DataError where they differ, or a sample trained all models."""
         phi_NS, trained_NS = np.asarray(phi, np.float64), np.asarray(trained, bool)
         if phi_NS.shape != trained_NS.shape or phi_NS.ndim != 2:
@@ -41,7 +39,7 @@ class Shadows:
             raise DataError("a sample has trained every shadow model, or its φ is not finite")
         return cls(phi_NS, trained_NS)
 
-    def only(self, chosen: NDArray[np.int64] | NDArray[np.bool_]) -> Shadows:
+    def only(self, chosen: NDArray[np.int64] | NDArray[np.bool_]) -> "Shadows":
         """Return the same models on these samples alone."""
         return Shadows(self.phi_NS[:, chosen], self.trained_NS[:, chosen])
 

@@ -9,8 +9,6 @@ about normal over models (Carlini et al., IEEE S&P 2022, section V). All else fo
 loss is log(1 + e^-φ), without cancellation even where p is 1 in floating point.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final

@@ -3,8 +3,6 @@
 ROC curves on logarithmic axes, where few false alarms can be seen (Carlini et al., 2022).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -9,8 +9,6 @@ Models of another size or another algorithm do not serve: on the digits with Fed
 of centralised training on halves.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator

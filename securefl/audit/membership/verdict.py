@@ -6,8 +6,6 @@ with an AUC of 0.7 or more, or where it recognises a tenth of the members at 1 %
 (ten times chance), by the lower end of the interval.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final

@@ -7,8 +7,6 @@ where an input's statistics are the same, and others nearly: each total by itsel
 Axes: T trials, side by side in one message; K clients; V values of a statistic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast, final
@@ -210,7 +208,7 @@ class _Noise:
     """Standard deviation of each client's share, on each value."""
 
     @classmethod
-    def of(cls, release: Profiles, setting: Setting) -> _Noise:
+    def of(cls, release: Profiles, setting: Setting) -> "_Noise":
         """Return noise that is all there when one client is missing."""
         mean_V = release.moments.population.mean_V
         clip = CLIP * float(np.linalg.norm(mean_V))

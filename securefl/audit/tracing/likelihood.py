@@ -20,8 +20,6 @@ Axes: P public records, N records of the pool, B records that are scored, T tria
 values of a vector.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,7 +57,7 @@ class Coordinates:
     unit_Q: Array
 
     @classmethod
-    def of(cls, first_PQ: Array, second_PQ: Array) -> Coordinates:
+    def of(cls, first_PQ: Array, second_PQ: Array) -> "Coordinates":
         """Take the means and deviations of public records."""
         mean_Q = first_PQ.mean(axis=0)
         variance_Q = np.maximum(second_PQ.mean(axis=0) - mean_Q**2, 0.0)
@@ -86,7 +84,7 @@ class Population:
     covariance_VV: Array
 
     @classmethod
-    def of(cls, public_PV: Array, n_blocks: int = 1) -> Population:
+    def of(cls, public_PV: Array, n_blocks: int = 1) -> "Population":
         """Estimate mean and shrunk covariance from a public sample (Ledoit & Wolf, 2004).
 
         With two blocks (z, then z²) each is shrunk by itself, and then the whole towards these two:
@@ -107,7 +105,7 @@ class Population:
         white_PV = solve_triangular(root_VV, (public_PV - mean_V).T, lower=True).T
         return cls(mean_V, root_VV @ _shrunk(white_PV) @ root_VV.T)
 
-    def ratio(self, n: int, noise_VV: Array | None = None) -> LikelihoodRatio:
+    def ratio(self, n: int, noise_VV: Array | None = None) -> "LikelihoodRatio":
         """Return the ratio for means of n records, to which noise of this covariance was added.
 
         Raises:
@@ -129,8 +127,8 @@ class LikelihoodRatio:
 
     mean_V: Array
     n: int
-    without: _Normal
-    within: _Normal
+    without: "_Normal"
+    within: "_Normal"
 
     def __call__(self, released_V: Array, records_BV: Array) -> Array:
         """Return the log-likelihood ratio of each record, shape (B,)."""
@@ -149,7 +147,7 @@ class _Normal:
     log_scale: float
 
     @classmethod
-    def of(cls, covariance_VV: Array) -> _Normal:
+    def of(cls, covariance_VV: Array) -> "_Normal":
         ridge = _RIDGE * float(np.trace(covariance_VV)) / len(covariance_VV)
         root_VV = np.linalg.cholesky(covariance_VV + ridge * np.eye(len(covariance_VV)))
         return cls(np.asarray(root_VV, np.float64), float(np.log(np.diag(root_VV)).sum()))

@@ -1,7 +1,5 @@
 """Section on tracing: who can tell from a statistic whether a record went into it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
@@ -192,7 +190,7 @@ class _TwoSums:
     private: Interval
 
     @classmethod
-    def of(cls, found: Differenced, rng: np.random.Generator) -> _TwoSums:
+    def of(cls, found: Differenced, rng: np.random.Generator) -> "_TwoSums":
         """Add intervals."""
         return cls(found, *(roc.auc(rng) for roc in (found.exact, found.redrawn, found.private)))
 

@@ -7,8 +7,6 @@ as `Roc` takes them to be.
 Axes: N records of the pool, B records that are scored, V values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, final

@@ -4,8 +4,6 @@ Axes: N records of the pool, P public ones, B records that are scored, Q element
 layers together, V values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -116,7 +114,7 @@ class TraceableMoments:
     population: Population
 
     @classmethod
-    def of(cls, pool: SeenLayers, public: SeenLayers) -> TraceableMoments:
+    def of(cls, pool: SeenLayers, public: SeenLayers) -> "TraceableMoments":
         """Put both in the public's coordinates."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         of_public = at.moments(public.first_NQ, public.second_NQ)
@@ -139,7 +137,7 @@ class Profiles:
     represented_NQ: Array
 
     @classmethod
-    def of(cls, pool: SeenLayers, public: SeenLayers) -> Profiles:
+    def of(cls, pool: SeenLayers, public: SeenLayers) -> "Profiles":
         """Take what `seen_by_profiles` gives."""
         return cls(TraceableMoments.of(pool, public), pool.first_NQ)
 
@@ -168,7 +166,7 @@ class LayerStatistics:
     moments: TraceableMoments
 
     @classmethod
-    def of(cls, pool: SeenLayers, public: SeenLayers) -> LayerStatistics:
+    def of(cls, pool: SeenLayers, public: SeenLayers) -> "LayerStatistics":
         """Take what `seen_by_batch_norm` gives."""
         return cls(TraceableMoments.of(pool, public))
 
@@ -195,7 +193,7 @@ class Means:
     population: Population
 
     @classmethod
-    def of(cls, pool: SeenLayers, public: SeenLayers) -> Means:
+    def of(cls, pool: SeenLayers, public: SeenLayers) -> "Means":
         """Put both in the public's coordinates."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         z_NQ, z_PQ = ((s.first_NQ - at.mean_Q) / at.unit_Q for s in (pool, public))
@@ -230,7 +228,9 @@ class PrivateSums:
     population: Population
 
     @classmethod
-    def of(cls, pool: SeenLayers, public: SeenLayers, rms_clip: float, sigma: float) -> PrivateSums:
+    def of(
+        cls, pool: SeenLayers, public: SeenLayers, rms_clip: float, sigma: float
+    ) -> "PrivateSums":
         """Take what `seen_by_profiles` gives, about the public mean and in its unit."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         z_NQ, z_PQ = ((s.first_NQ - at.mean_Q) / at.unit_Q for s in (pool, public))

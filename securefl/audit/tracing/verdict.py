@@ -1,7 +1,5 @@
 """Verdict on tracing: how statistics leave clients, and how well records are traced in them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import final

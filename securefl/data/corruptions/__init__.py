@@ -5,8 +5,6 @@ Perturbations" (ICLR 2019), for images of any size from 8 × 8 on. The names are
 of CIFAR-10-C. Each module says where its levels deviate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

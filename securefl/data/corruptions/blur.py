@@ -5,8 +5,6 @@ Gaussian, motion and zoom have CIFAR-10-C's levels (Hendrycks & Dietterich 2019)
 not: a disc drawn in whole pixels is a single pixel at three of its five radii.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ The levels are CIFAR-10-C's (Hendrycks & Dietterich 2019) but for pixelation, wh
 wide enough to differ on an image of 8 × 8.
 """
 
-from __future__ import annotations
-
 from io import BytesIO
 
 import numpy as np

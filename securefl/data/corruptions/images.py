@@ -1,7 +1,5 @@
 """Images as a corruption takes and gives them: a batch, and the length of a pixel in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -3,8 +3,6 @@
 The levels are CIFAR-10-C's (Hendrycks & Dietterich 2019, `make_cifar_c.py`).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from securefl.data.corruptions.images import Images

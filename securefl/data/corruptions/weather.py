@@ -5,8 +5,6 @@ instead of by midpoints. Their frost is six photographs, which are not in this p
 crystals are drawn. Snow is theirs in its parts, at levels whose flakes grow denser step by step.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

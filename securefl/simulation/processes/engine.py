@@ -6,8 +6,6 @@ A worker that dies is replaced, and the round runs again from its start, since c
 before its end.
 """
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import weakref

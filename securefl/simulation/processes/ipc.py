@@ -4,8 +4,6 @@ Tensors and arrays cross as their bytes, beside a pickle of all else, and are co
 end. A tensor on a GPU arrives on the receiver's GPU.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Interfaces of `Workers` to the machines that workers run on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Messages to a worker beside the requests of a site, and its message of a failure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -57,7 +55,7 @@ class Member:
     identity: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, client: Client) -> Member:
+    def of(cls, client: Client) -> "Member":
         """Copy a client's name, weights and signing key."""
         weights = client.weight, client.equal_weight
         return cls(client.name, *weights, client.blind, client.identity_secret())
@@ -90,7 +88,7 @@ class _CardKeys:
     quorum: Quorum
 
     @classmethod
-    def of(cls, keys: CardKeys) -> _CardKeys:
+    def of(cls, keys: CardKeys) -> "_CardKeys":
         """Return these keys as they travel."""
         return cls(tuple(key.to_json() for key in keys.keys), keys.quorum)
 
@@ -111,7 +109,7 @@ class SealingKeys:
     """Plain channel of profiles; None where they are sealed, or not asked for."""
 
     @classmethod
-    def of(cls, client: Client) -> SealingKeys:
+    def of(cls, client: Client) -> "SealingKeys":
         """Collect the keys of this client, which all others share."""
         return cls(
             _CardKeys.of(client.card_keys) if client.card_keys else None,

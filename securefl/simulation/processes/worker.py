@@ -4,8 +4,6 @@ It seals and signs their contributions with their own identities, makes their ca
 the card keys, and holds no secret card key.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

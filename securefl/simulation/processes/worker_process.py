@@ -3,8 +3,6 @@
 Workers in processes of this machine: their processes and their pipes.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

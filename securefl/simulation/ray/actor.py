@@ -1,7 +1,5 @@
 """Worker inside an actor. Values cross as frames of bytes, so that Ray pickles no tensor."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Workers in actors of a Ray cluster: the one that RAY_ADDRESS names, or one for this run."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -31,7 +29,7 @@ _DEAD_BECAUSE = re.compile(r"^The actor (is dead|died) because (of )?")
 class RayWorker:
     """`Worker` in an actor."""
 
-    def __init__(self, settings: TorchSettings, cluster: Cluster) -> None:
+    def __init__(self, settings: TorchSettings, cluster: "Cluster") -> None:
         """Prepare the actor; does not start it."""
         self._settings = settings
         self._cluster = cluster

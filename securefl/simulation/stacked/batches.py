@@ -1,7 +1,5 @@
 """Mini-batches of a block of clients, and their loss."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

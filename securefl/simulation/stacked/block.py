@@ -1,7 +1,5 @@
 """Block of clients that train side by side: its states, contributions and exchange."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any

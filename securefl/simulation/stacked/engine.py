@@ -4,8 +4,6 @@ The best engine for models of linear layers that are not large, and on a GPU. Sh
 padded to the longest, and a client that has taken its steps waits for the longest.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Grouping into blocks of clients of about equal work, and the wide models that they train in."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Trial of a model with two clients side by side, against each of them alone."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 

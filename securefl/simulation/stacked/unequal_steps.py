@@ -3,8 +3,6 @@
 All take as many steps as the longest; each keeps the model after its own last step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ pooling) then work client by client, unchanged; convolutions get groups; only li
 forward of their own. The gradient of the sum of losses is each client's own.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import final
 
