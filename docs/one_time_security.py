@@ -14,7 +14,8 @@ from __future__ import annotations
 import sys
 from math import e, log, log2, pi
 
-from securefl.crypto.params import KEY_DEVIATION, MATCHES, SUMS, RingParameters
+from securefl.crypto.derived import KEY_DEVIATION
+from securefl.crypto.params import MATCHES, SUMS, RingParameters
 
 
 def delta(block: int) -> float:

@@ -23,9 +23,8 @@ from securefl_keys.key_files import (
     text_of,
     write_new,
 )
-from securefl_keys.loading import card_keys_in
 from securefl_keys.policy import PolicyFile
-from securefl_keys.roster import VerifiedRoster
+from securefl_keys.roster import VerifiedRoster, card_keys_in
 from securefl_keys.signed_file import now
 from securefl_keys.signer import Signer, finish_rotation, open_signer
 

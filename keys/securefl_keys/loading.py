@@ -12,9 +12,9 @@ from securefl.exchange.policy import Policy
 from securefl.io.uncopyable import Held
 from securefl_keys import layout
 from securefl_keys.bundle import CARDS
-from securefl_keys.key_files import WAY_OUT, found_in, load, load_secret, require_not_older, text_of
+from securefl_keys.key_files import WAY_OUT, load_secret
 from securefl_keys.policy import load_policy
-from securefl_keys.roster import OfficersFile, VerifiedRoster, load_roster
+from securefl_keys.roster import card_key_in, card_keys_in
 from securefl_keys.sealed_keys import open_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import finish_rotation, require_one_epoch
@@ -80,32 +80,12 @@ def load_authority_keys(directory: Path, passphrase: str) -> AuthorityKeys:
         KeyFileError: a file is missing or damaged, or is not of the authority's key.
     """
     finish_rotation(directory)
-    public = {path: _card_key(directory, path) for path in CARDS.values()}
+    public = {path: card_key_in(directory, path) for path in CARDS.values()}
     secret = load_authority(directory, passphrase)
     for path, key in public.items():
         _require_same(directory / path, key, secret.public)
     policy = _policy_in_force(directory)
     return AuthorityKeys(secret, card_keys_in(directory, layout.AUTHORITY_PUBLIC_KEY), policy)
-
-
-def card_keys_in(directory: Path, path: Path, roster: VerifiedRoster | None = None) -> CardKeys:
-    """Load the officers' card keys, of whom the authority's lies at `path`.
-
-    Raises:
-        KeyFileError: a file is missing or damaged, or they do not go together.
-    """
-    own = _card_key(directory, path)
-    if not (directory / layout.OFFICERS).exists():
-        return CardKeys((own,))
-    roster = roster or load_roster(directory)
-    with found_in(directory / layout.OFFICERS):
-        file = OfficersFile.verified(text_of(directory / layout.OFFICERS), roster.ca)
-        return file.card_keys(own, roster)
-
-
-def _card_key(directory: Path, path: Path) -> CardKey:
-    require_not_older(directory, path)
-    return load(directory / path, CardKey.from_json)
 
 
 def _policy_in_force(directory: Path) -> Policy | None:

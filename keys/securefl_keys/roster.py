@@ -40,7 +40,7 @@ from securefl_keys.certificates import (
     holder_certificate,
     read_authority,
 )
-from securefl_keys.key_files import found_in, text_of
+from securefl_keys.key_files import found_in, load, require_not_older, text_of
 from securefl_keys.party_certificates import TransportCertificate, transport_holder
 from securefl_keys.signed_file import Counting, SignedFile, VersionedFile, now
 
@@ -312,3 +312,24 @@ def load_officers(directory: Path, at: datetime) -> OfficersFile | None:
     ca = load_authority_certificate(directory, None, at)
     with found_in(path):
         return OfficersFile.verified(text_of(path), ca)
+
+
+def card_keys_in(directory: Path, path: Path, roster: VerifiedRoster | None = None) -> CardKeys:
+    """Load the officers' card keys, of whom the authority's lies at `path`.
+
+    Raises:
+        KeyFileError: a file is missing or damaged, or they do not go together.
+    """
+    own = card_key_in(directory, path)
+    if not (directory / layout.OFFICERS).exists():
+        return CardKeys((own,))
+    roster = roster or load_roster(directory)
+    with found_in(directory / layout.OFFICERS):
+        file = OfficersFile.verified(text_of(directory / layout.OFFICERS), roster.ca)
+        return file.card_keys(own, roster)
+
+
+def card_key_in(directory: Path, path: Path) -> CardKey:
+    """Load the card key in a key folder's file; raises KeyFileError."""
+    require_not_older(directory, path)
+    return load(directory / path, CardKey.from_json)

@@ -22,10 +22,10 @@ from securefl_keys.key_files import (
     require_no_secret,
     text_of,
 )
-from securefl_keys.loading import card_keys_in, load_authority_keys
+from securefl_keys.loading import load_authority_keys
 from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.policy import load_policy
-from securefl_keys.roster import VerifiedRoster, load_officers, load_roster
+from securefl_keys.roster import VerifiedRoster, card_keys_in, load_officers, load_roster
 from securefl_keys.signed_file import now
 from securefl_keys.signer import (
     CUT_OFF,

@@ -4,11 +4,14 @@ A round: each client loads w̄ and lays its own tensors over it, takes its local
 travels; the server averages that and lets its optimiser step.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, repeat
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +28,6 @@ from securefl.algorithms.algorithm import (
 )
 from securefl.algorithms.local_sgd import local_sgd
 from securefl.algorithms.normalisation.averaged_bn import aggregated
-from securefl.algorithms.normalisation.policy import Policy, RoundNorm
 from securefl.algorithms.servers.average import Average
 from securefl.algorithms.servers.server_optimiser import Averaged, ServerSteps
 from securefl.algorithms.solvers.sgd import SGD
@@ -33,6 +35,9 @@ from securefl.algorithms.solvers.solver import End, LocalSolver, Start
 from securefl.exchange.sums import Exchange
 from securefl.norms.watch import WatchedMoments, observed_batch_norm
 from securefl.types import Contribution, Kind, Memory, NamedTensors, Plan, State, Total
+
+if TYPE_CHECKING:
+    from securefl.algorithms.normalisation.policy import Policy, RoundNorm
 
 
 class Momentum(StrEnum):

@@ -1,9 +1,12 @@
 """Training on public samples: a client's refinement, and the ablation where the server does it."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,12 +22,15 @@ from securefl.algorithms.algorithm import (
     trained_parameters,
 )
 from securefl.algorithms.features import last_linear, observed_features
-from securefl.algorithms.federated import Federated
 from securefl.algorithms.local_sgd import local_sgd
 from securefl.data.samples import Samples, batches_in_epoch, minibatches
 from securefl.errors import DataError
 from securefl.exchange.sums import Exchange
 from securefl.types import Contribution, Kind, Plan, State, Total
+
+if TYPE_CHECKING:
+    from securefl.algorithms.federated import Federated
+
 
 Penalty = Callable[[Tensor, Tensor], Tensor]
 """J of a batch, from its features and labels."""

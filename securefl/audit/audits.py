@@ -21,8 +21,8 @@ from securefl.audit.findings import Findings, Section
 from securefl.audit.inversion import report_section as inversion
 from securefl.audit.membership.candidates import candidates
 from securefl.audit.membership.report_section import membership_section
-from securefl.audit.membership.shadows import in_the_clear, train_shadows
-from securefl.audit.replay import Replay, inspect_rounds, replayed
+from securefl.audit.membership.shadows import train_shadows
+from securefl.audit.replay import Replay, in_the_clear, inspect_rounds, replayed
 from securefl.audit.rules import Verdict
 from securefl.audit.targets import hidden_from_server, inversion_target, observed, sent_statistics
 from securefl.audit.tracing.report_section import tracing_section

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from torch import Tensor
@@ -17,7 +17,6 @@ from securefl.algorithms.algorithm import averaged_tensors, copied
 from securefl.audit.exposure.inspect_bytes import ByteInspector
 from securefl.audit.exposure.sealed_messages import SealedMessages
 from securefl.audit.exposure.views import InspectedRounds, Leak
-from securefl.audit.membership.shadows import in_the_clear
 from securefl.build.exchange import quorum_of, sealed_kinds
 from securefl.build.simulation import simulated
 from securefl.build.training import chosen_algorithm, client_weights, precision_of
@@ -37,6 +36,7 @@ from securefl.federation.message import split_message
 from securefl.federation.survey import profiled_under
 from securefl.runs.loop import Record, Rounds
 from securefl.selection.round_participants import RoundParticipants
+from securefl.settings.load import with_changes
 from securefl.settings.tables import Config
 from securefl.task import Task, client_data
 from securefl.types import Kind, NamedTensors, State
@@ -131,6 +131,20 @@ def replayed(
             models.append(global_model(rounds.state))
             progress(rounds.round, rounds.last_round)
     return Replay(models, recorder.updates, tuple(record.ledger.entries))
+
+
+def in_the_clear(config: Config) -> Config:
+    """Return the same training without keys, without a budget's stop, with noise that repeats.
+
+    Raises:
+        ConfigError: the settings need ciphertexts.
+    """
+    changes: dict[str, dict[str, Any]] = {
+        "exchange": {"encrypt": (), "officers": 1, "threshold": None, "blind": False},
+    }
+    if config.privacy.private:
+        changes["privacy"] = {"noise": "seeded", "budget": None}
+    return with_changes(config, changes)
 
 
 def inspect_rounds(config: Config, task: Task, n_rounds: int) -> InspectedRounds:

@@ -1,8 +1,11 @@
 """Differential privacy of a run: what its δ must be below, and the accounting of its releases."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -14,8 +17,10 @@ from securefl.norms.find import batch_normalising
 from securefl.privacy.events import Gaussian, Level, PrivacyEvent, WithoutPrivacy
 from securefl.privacy.odometer import Spending
 from securefl.settings.tables import Config
-from securefl.task import Task
 from securefl.types import Plan
+
+if TYPE_CHECKING:
+    from securefl.task import Task
 
 
 def check_delta(config: Config, n_clients: int) -> None:

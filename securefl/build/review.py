@@ -1,16 +1,22 @@
 """A job as one site sees it before it takes part: what would leave its machine."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from securefl.build.exchange import is_blind
-from securefl.build.job import Job
 from securefl.build.selection import numbers_of
 from securefl.federation.message import CARD
 from securefl.privacy.history import History
 from securefl.settings.axes import Weights
 from securefl.types import LOSS, PROFILE, SIZE, Weighing
+
+if TYPE_CHECKING:
+    from securefl.build.job import Job
+
 
 NUMBERS = {
     SIZE: "its number of training samples",

@@ -1,9 +1,11 @@
 """The participation that the settings name: selector, its questions, and simulated devices."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from securefl.build.job import Job
 from securefl.errors import ConfigError
 from securefl.exchange.noise import ScoreNoise
 from securefl.federation.broadcast import Broadcast
@@ -23,6 +25,9 @@ from securefl.selection.participation import Conditions, Participation, RoundSel
 from securefl.selection.selector import Selector
 from securefl.settings.tables import Config
 from securefl.types import PROFILE, SIZE
+
+if TYPE_CHECKING:
+    from securefl.build.job import Job
 
 
 @dataclass(frozen=True, slots=True)

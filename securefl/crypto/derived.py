@@ -5,18 +5,24 @@ coefficients are counts of random bits, as in ML-KEM: 21 bits up, 21 bits down.
 """
 
 import hashlib
+from math import sqrt
 
 import numpy as np
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from securefl.crypto.params import KEY_BITS
-
 Coefficients = NDArray[np.int64]
 """Coefficients of shape (N,), small and signed."""
 Words = NDArray[np.uint64]
 
+KEY_BITS = 42
+"""Random bits of a coefficient of a key, half of them counted up and half counted down."""
+KEY_DEVIATION = sqrt(KEY_BITS / 4)
+"""Standard deviation of a coefficient of a key, and of the encryption's error, which SEAL draws in
+the same way: 3.24."""
+KEY_BOUND = KEY_BITS // 2
+"""Largest absolute coefficient of a key."""
 SEED_BYTES = 32
 _COMMON, _KEY = b"SecureFL common 1\0", b"SecureFL one-time key 1\0"
 _WORD_BYTES = 8

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.crypto.ciphertext_codec import packed, unpacked
-from securefl.crypto.derived import Coefficients, Words, key_polynomial, key_seed
+from securefl.crypto.derived import KEY_BOUND, Coefficients, Words, key_polynomial, key_seed
 from securefl.crypto.params import (
-    KEY_BOUND,
     MATCHES,
     SUMS,
     MatchParameters,

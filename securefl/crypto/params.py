@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from securefl.crypto.derived import KEY_DEVIATION
 from securefl.errors import ConfigError
 
 MAX_MODULUS_BITS = {
@@ -20,13 +21,6 @@ BOOKKEEPING_SLOTS = 2
 """Number of slots at a ciphertext's end, for the client's weight and for the number one."""
 COUNT_TOLERANCE = 1e-3
 """Distance of an opened count of ones from a whole number, at most."""
-KEY_BITS = 42
-"""Random bits of a coefficient of a key, half of them counted up and half counted down."""
-KEY_DEVIATION = sqrt(KEY_BITS / 4)
-"""Standard deviation of a coefficient of a key, and of the encryption's error, which SEAL draws in
-the same way: 3.24."""
-KEY_BOUND = KEY_BITS // 2
-"""Largest absolute coefficient of a key."""
 _UNUSED_PRIME_BITS = 17
 """Size of the least prime that SEAL has at N = 4096."""
 

@@ -5,10 +5,13 @@ read and written as files, a polynomial is half a ciphertext, and decrypting (c_
 polynomial one, which is no secret, is c_0 + c_1.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tenseal as ts
@@ -18,7 +21,10 @@ from tenseal import sealapi
 from securefl.crypto import seal_format
 from securefl.crypto.ciphertext_codec import words_of
 from securefl.crypto.derived import Coefficients, Words, common_polynomial
-from securefl.crypto.params import RingParameters
+
+if TYPE_CHECKING:
+    from securefl.crypto.params import RingParameters
+
 
 Reals = NDArray[np.float64]
 """Values of shape (N,): real parts of the slots, then imaginary ones."""

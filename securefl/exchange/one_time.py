@@ -5,7 +5,10 @@ total carries Σ weight_i (a client that drops out costs no round) and the numbe
 (no label can claim more of them).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +18,13 @@ from securefl.crypto.params import BOOKKEEPING_SLOTS, SUMS
 from securefl.errors import BlindTotalRefused
 from securefl.exchange import blind
 from securefl.exchange.blind import BlindTotal
-from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.digits import Digits
 from securefl.exchange.layout import gains_of
 from securefl.exchange.sums import ONE_TIME, MessageId, Sealed, Sender, Values, fresh_nonce
 from securefl.types import MessageSpec
+
+if TYPE_CHECKING:
+    from securefl.exchange.card_keys import CardKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ class OneTimeAdder(UnderCards):
         """Return the exact payload length."""
         return SUMS.message_bytes(n_values)
 
-    def start(self, n_values: int) -> "OneTimeSum":
+    def start(self, n_values: int) -> OneTimeSum:
         """Return an empty sum."""
         return OneTimeSum(CipherSum(SUMS.n_ciphertexts(n_values)))
 
@@ -103,7 +108,7 @@ class OneTimeSum:
 
     added: CipherSum
 
-    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> "OneTimeSum":
+    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> OneTimeSum:
         """Return the sum with one contribution more, all of its ciphertexts."""
         del most  # a sealed weight shows in the total alone
         return OneTimeSum(self.added.plus(payload))

@@ -3,18 +3,23 @@
 A capability is an object: a role that holds no opener cannot spell "open".
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import struct
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.io.uncopyable import Held
-from securefl.types import MessageSpec, NamedTensors, Total
+
+if TYPE_CHECKING:
+    from securefl.types import MessageSpec, NamedTensors, Total
+
 
 Values = NDArray[np.float64]
 ONE_TIME, ONE_TIME_PROFILE = "one-time/digits/1", "one-time/profile/2"
@@ -117,7 +122,7 @@ class Sealer(Channel, Protocol):
 class RunningSum(Protocol):
     """Server's side of one sum; it does not change, `plus` gives another."""
 
-    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> "RunningSum":
+    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> RunningSum:
         """Return the sum with one contribution more, of a weight of at most `most`.
 
         Raises:

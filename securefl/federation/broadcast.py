@@ -1,12 +1,17 @@
 """Broadcast at a round's start: the part of the global state that each client lacks."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from securefl.algorithms.algorithm import update_messages
 from securefl.errors import RunFolderError
-from securefl.federation.server import Server
 from securefl.types import Kind, MessageSpec, State
+
+if TYPE_CHECKING:
+    from securefl.federation.server import Server
 
 
 class Broadcast:

@@ -1,11 +1,13 @@
 """Cards of a session: each client is asked for its own once, before anything of it is sealed."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from securefl.errors import MessageRefused
 from securefl.federation.contribution import Refused
-from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.federation.message import CARD, card_expected, n_message_bytes
@@ -13,6 +15,9 @@ from securefl.federation.query import Query
 from securefl.federation.server import Server
 from securefl.federation.survey import Survey
 from securefl.types import Kind, State
+
+if TYPE_CHECKING:
+    from securefl.federation.engine import Engine, Opener
 
 
 @dataclass(slots=True)

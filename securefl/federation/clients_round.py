@@ -4,10 +4,12 @@ It seals and signs, and has no input or output of its own: an `Outlet` carries i
 same object serves all clients of a simulation, those of one worker process, and one site.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +18,6 @@ from securefl.errors import BlindTotalRefused, ConfigError, DataError, ValueRefu
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.layout import Row, Rows, unpack
 from securefl.exchange.sums import OpenedSum
-from securefl.federation.client import Client
 from securefl.federation.contribution import (
     UPDATE,
     PlainContribution,
@@ -43,6 +44,9 @@ from securefl.types import (
     State,
     Total,
 )
+
+if TYPE_CHECKING:
+    from securefl.federation.client import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Answer:
         opened = self.opened
         return opened.sealed if isinstance(opened, BlindTotal) else total_bytes(opened, dtype)
 
-    def among(self, clients: Collection[str]) -> "Answer":
+    def among(self, clients: Collection[str]) -> Answer:
         """Return what a site of these clients is sent: of a sealed total, their keys alone."""
         opened = self.opened
         if isinstance(opened, BlindTotal):

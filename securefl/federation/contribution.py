@@ -9,12 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.exchange.layout import Rows
 from securefl.types import NamedTensors
+
+if TYPE_CHECKING:
+    from securefl.exchange.layout import Rows
+
 
 _LOG = logging.getLogger(__name__)
 CANNOT_SEND = "its values cannot be sent, and its own log says why"

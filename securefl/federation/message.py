@@ -9,12 +9,14 @@ that no other signature of an identity key has. So the server can give the autho
 signed headers, without payloads.
 """
 
+from __future__ import annotations
+
 import hashlib
 import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import torch
 from cryptography.exceptions import InvalidSignature
@@ -42,9 +44,12 @@ from securefl.exchange.sums import (
     MessageId,
     Sealed,
 )
-from securefl.federation.total import Terms
 from securefl.io.json import require_plain
 from securefl.types import Kind, MessageSpec, Weighing
+
+if TYPE_CHECKING:
+    from securefl.federation.total import Terms
+
 
 VERSION = 5
 MAGIC = b"SFL" + bytes([VERSION])
@@ -148,7 +153,7 @@ class Expected:
         n_values: int,
         state: str = "",
         model: str = "",
-    ) -> "Expected":
+    ) -> Expected:
         """Return the fields of a message over this channel, `about` a run and its round."""
         (run, number), form, key_id = about, channel.form, channel.key_id
         return cls(run, number, name, form, key_id, channel.epoch, n_values, state, model)
@@ -163,7 +168,7 @@ class Expected:
         """Length of the header's nonce, in hex digits."""
         return 2 * NONCE_BYTES if self.form in {ONE_TIME, ONE_TIME_PROFILE} else 0
 
-    def under(self, terms: Terms) -> "Expected":
+    def under(self, terms: Terms) -> Expected:
         """Return the fields of a client's header that takes part on these terms."""
         return replace(self, state=terms.bind(self.state))
 

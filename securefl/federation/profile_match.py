@@ -4,11 +4,13 @@ All profile the same global model, in a unit that the server publishes. The serv
 with its baseline as it arrives; the authority opens the resulting score.
 """
 
+from __future__ import annotations
+
 import copy
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import nn
@@ -22,7 +24,6 @@ from securefl.exchange.one_time_match import OneTimeMatcher
 from securefl.exchange.profile_match import SCORE, UNIT, Matcher, PlainMatch, Profile, range_unit
 from securefl.federation.cards import Cards
 from securefl.federation.contribution import Refused
-from securefl.federation.engine import Opener
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
 from securefl.federation.message import NUMBER, Expected, n_message_bytes
@@ -30,6 +31,9 @@ from securefl.federation.query import Profiling, Query, inputs
 from securefl.federation.questions import Quantity
 from securefl.federation.survey import ProfileSurvey, ScoreRequest, profiled_under
 from securefl.types import PROFILE, Kind, State
+
+if TYPE_CHECKING:
+    from securefl.federation.engine import Opener
 
 
 class MatchChannel(Protocol):
@@ -48,7 +52,7 @@ class MatchChannel(Protocol):
         """True where an authority opens scores; in the clear the server reads them."""
 
     @property
-    def open(self) -> "OpenScores":
+    def open(self) -> OpenScores:
         """Function that opens scores."""
 
 

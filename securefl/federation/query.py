@@ -3,11 +3,13 @@
 Queries of the server to single clients, and their answers: one signed message each.
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +21,6 @@ from securefl.data.samples import Samples, in_order
 from securefl.errors import DataError, ValueRefused
 from securefl.exchange.noise import Draw
 from securefl.exchange.profile_match import Profile
-from securefl.federation.client import Client
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.contribution import Refused, cannot_send
 from securefl.federation.message import CARD, SCORE_MEAN, SCORE_VALUE, SCORES
@@ -35,6 +36,9 @@ from securefl.types import (
     Plan,
     State,
 )
+
+if TYPE_CHECKING:
+    from securefl.federation.client import Client
 
 
 class Profiler(Protocol):

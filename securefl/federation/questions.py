@@ -3,12 +3,13 @@
 An answer that is refused is an incident: its client counts as not selected, and the round goes on.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from securefl.errors import MessageRefused
 from securefl.federation.contribution import Refused
-from securefl.federation.engine import Engine
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry
 from securefl.federation.message import (
@@ -22,6 +23,10 @@ from securefl.federation.query import Query
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
 from securefl.types import LOSS, SIZE, Kind, State
+
+if TYPE_CHECKING:
+    from securefl.federation.engine import Engine
+
 
 Quantity = Literal["divergence", "loss", "n_samples"]
 """Quantity of single clients that selectors go by."""

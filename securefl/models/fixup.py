@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from securefl.models.layers import conv3x3
-from securefl.models.resnet import N_BLOCKS, Shortcut, stages
+from securefl.models.layers import Shortcut, conv3x3
+from securefl.models.resnet import N_BLOCKS, stages
 
 N_BRANCHES = 3 * N_BLOCKS  # L
 N_LAYERS = 2  # m, of a branch

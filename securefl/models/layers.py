@@ -1,9 +1,11 @@
-"""Layers that the models are made of: one convolution, and the norms of channels."""
+"""Layers that the models are made of: one convolution, a shortcut, and the norms of channels."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, final
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
 
 from securefl.norms.grouped import grouped_norm
 
@@ -45,3 +47,25 @@ def layer_norm(n_channels: int) -> nn.Module:
 def instance_norm(n_channels: int) -> nn.Module:
     """Return instance normalisation: each channel over its positions; for feature maps."""
     return grouped_norm(n_channels, n_channels)
+
+
+@final
+class Shortcut(nn.Module):
+    """Parameter-free shortcut, option A: every `stride`-th pixel, and channels of zeros."""
+
+    def __init__(self, n_zero_channels: int, stride: int) -> None:
+        super().__init__()
+        self.n_zero_channels = n_zero_channels
+        self.stride = stride
+        self.n_groups = 1
+        """Number of groups of channels; each gets its own zeros."""
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Cout Hout Wout"]:
+        """Return the subsampled image, its new channels behind the old ones."""
+        pixels = x[:, :, :: self.stride, :: self.stride]
+        if self.n_groups == 1:
+            return functional.pad(pixels, (0, 0, 0, 0, 0, self.n_zero_channels))
+        # Models of several clients stand side by side in the channels: each group gets its zeros
+        # behind it.
+        grouped = pixels.unflatten(1, (self.n_groups, -1))
+        return functional.pad(grouped, (0, 0, 0, 0, 0, self.n_zero_channels)).flatten(1, 2)

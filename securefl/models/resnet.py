@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from securefl.models.layers import Norm, conv3x3
+from securefl.models.layers import Norm, Shortcut, conv3x3
 
 N_BLOCKS = 3  # per stage; 6 · 3 + 2 = 20 layers with weights
 
@@ -66,25 +66,3 @@ class BasicBlock(nn.Module):
         """Return the block's output, after its second ReLU."""
         hidden = functional.relu(self.norm1(self.conv1(x)))
         return functional.relu(self.norm2(self.conv2(hidden)) + self.shortcut(x))
-
-
-@final
-class Shortcut(nn.Module):
-    """Parameter-free shortcut, option A: every `stride`-th pixel, and channels of zeros."""
-
-    def __init__(self, n_zero_channels: int, stride: int) -> None:
-        super().__init__()
-        self.n_zero_channels = n_zero_channels
-        self.stride = stride
-        self.n_groups = 1
-        """Number of groups of channels; each gets its own zeros."""
-
-    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Cout Hout Wout"]:
-        """Return the subsampled image, its new channels behind the old ones."""
-        pixels = x[:, :, :: self.stride, :: self.stride]
-        if self.n_groups == 1:
-            return functional.pad(pixels, (0, 0, 0, 0, 0, self.n_zero_channels))
-        # Models of several clients stand side by side in the channels: each group gets its zeros
-        # behind it.
-        grouped = pixels.unflatten(1, (self.n_groups, -1))
-        return functional.pad(grouped, (0, 0, 0, 0, 0, self.n_zero_channels)).flatten(1, 2)

@@ -1,7 +1,10 @@
 """Scores of a run over processes: worked out by the server, or by clients of their own models."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -19,9 +22,12 @@ from securefl.federation.questions import NumberQuestion
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server
 from securefl.metrics import SHARES
-from securefl.network.sites import NetworkSites
 from securefl.runs.divergence import check_loss
 from securefl.types import State
+
+if TYPE_CHECKING:
+    from securefl.network.sites import NetworkSites
+
 
 ROUNDING = 1e-4
 """Error, at most, of a mean that the authority has opened."""

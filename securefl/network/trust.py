@@ -1,16 +1,21 @@
 """Beliefs of each process about its consortium. `securefl_keys` has it from verified files."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from cryptography import x509
 
-from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.opener import KeyAdder, Opener
 from securefl.exchange.policy import Policy
-from securefl.federation.message import Roster
 from securefl.io.uncopyable import Held
+
+if TYPE_CHECKING:
+    from securefl.exchange.card_keys import CardKeys
+    from securefl.exchange.opener import KeyAdder, Opener
+    from securefl.federation.message import Roster
+
 
 Role = Literal["client", "server", "authority", "officer"]
 

@@ -1,13 +1,19 @@
 """Clients of a run: their data, how often each was selected, time on simulated devices."""
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from securefl.data.quality import Quality
 from securefl.federation.ledger import AUTHORITY, SERVER
-from securefl.runs.folder_reader import RoundMetrics, RunRecord
+
+if TYPE_CHECKING:
+    from securefl.runs.folder_reader import RoundMetrics, RunRecord
+
 
 SECONDS_PER_HOUR = 3600
 

@@ -1,10 +1,13 @@
 """Loop of rounds: one for simulations, worker processes and real sites."""
 
+from __future__ import annotations
+
 import copy
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -46,13 +49,16 @@ from securefl.privacy.odometer import Odometer, Spending
 from securefl.runs.checkpoint import Checkpoint, check_memory
 from securefl.runs.divergence import check_loss
 from securefl.runs.folder_reader import MODEL, ClientScore, RoundMetrics, read_metrics
-from securefl.runs.folder_writer import RunFolder
 from securefl.runs.session import InFlight, torch_threads
 from securefl.selection.participation import Participation
 from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.tables import Config
 from securefl.task import Task
 from securefl.types import NamedTensors, Plan, State
+
+if TYPE_CHECKING:
+    from securefl.runs.folder_writer import RunFolder
+
 
 MEGABYTE = 1e6
 _WITH_IT = "totals at this model were opened with it, and without it would show too few"

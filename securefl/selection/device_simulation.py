@@ -4,20 +4,25 @@ The paper states neither the units nor the logarithm. As in Shannon's formula th
 base 2 and the signal-to-noise ratio is a ratio, so decibels are converted; sizes are in bits.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from securefl.data.samples import Samples
 from securefl.errors import ConfigError, DataError
 from securefl.federation.broadcast import Broadcast
-from securefl.federation.questions import Question
 from securefl.federation.server import Server
 from securefl.federation.training import Training
 from securefl.settings.devices import DeviceSpecification
 from securefl.types import Plan, State
+
+if TYPE_CHECKING:
+    from securefl.federation.questions import Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +267,7 @@ class SimulatedDevices:
     @classmethod
     def drawn(
         cls, specification: DeviceSpecification, clients: Sequence[str], rng: torch.Generator
-    ) -> "SimulatedDevices":
+    ) -> SimulatedDevices:
         """Draw devices one by one, in the order of the clients."""
         devices = draw_devices(specification, len(clients), rng)
         return cls(specification, dict(zip(clients, devices, strict=True)))

@@ -54,6 +54,16 @@ def parse_tables(model: type[Model], tables: Mapping[str, Any], where: str = "")
         raise ConfigError(where + "; ".join(reasons_of(error, model))) from None
 
 
+def with_changes(config: Config, changes: Mapping[str, Mapping[str, Any]]) -> Config:
+    """Return the settings with other values of these keys, by table.
+
+    Raises:
+        ConfigError: they do not go together.
+    """
+    tables = config.model_dump()
+    return parse_tables(Config, tables | {t: {**tables[t], **of} for t, of in changes.items()})
+
+
 def read_tables(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file, or of a JSON file by its name, unchecked.
 

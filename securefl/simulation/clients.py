@@ -1,8 +1,11 @@
 """A run's simulated clients, and the work of each one's round."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -10,8 +13,10 @@ from torch import nn
 from securefl.algorithms.algorithm import Algorithm, Work
 from securefl.data.samples import Samples, minibatches
 from securefl.federation.training import Training, round_generator
-from securefl.simulation.workspace import Workspace
 from securefl.types import Memory, State
+
+if TYPE_CHECKING:
+    from securefl.simulation.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

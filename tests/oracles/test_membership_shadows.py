@@ -18,7 +18,8 @@ from securefl.audit.membership.attackers import SeenModels, attacks
 from securefl.audit.membership.attacks import against_others, over_rounds, own_models
 from securefl.audit.membership.candidates import candidates, confidences
 from securefl.audit.membership.report_section import membership_section
-from securefl.audit.membership.shadows import in_the_clear, parts, train_shadows
+from securefl.audit.membership.shadows import parts, train_shadows
+from securefl.audit.replay import in_the_clear
 from securefl.audit.rules import Verdict
 from securefl.audit.statistics import Roc, p_value_of_area
 from securefl.errors import ConfigError, DataError

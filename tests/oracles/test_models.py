@@ -10,9 +10,9 @@ from securefl.errors import ConfigError
 from securefl.models.alexnet import alexnet
 from securefl.models.build import build_model
 from securefl.models.cnn import cnn
-from securefl.models.layers import batch_norm_1d, batch_norm_2d, group_norm
+from securefl.models.layers import Shortcut, batch_norm_1d, batch_norm_2d, group_norm
 from securefl.models.mlp import mlp
-from securefl.models.resnet import Shortcut, resnet20
+from securefl.models.resnet import resnet20
 
 pytestmark = pytest.mark.shapes
 

@@ -14,8 +14,7 @@ import securefl
 from securefl.errors import DataError
 from securefl.models.build import build_model
 from securefl.models.fixup import FixupBlock, ScalarBias, ScalarMultiplier, fixup_resnet20
-from securefl.models.layers import group_norm, instance_norm, layer_norm
-from securefl.models.resnet import Shortcut
+from securefl.models.layers import Shortcut, group_norm, instance_norm, layer_norm
 from securefl.norms.weight_standardization import standardise_weights
 
 pytestmark = [pytest.mark.shapes, pytest.mark.usefixtures("quick")]

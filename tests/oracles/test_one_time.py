@@ -13,9 +13,9 @@ from ring_by_hand import coefficients
 
 from securefl.crypto import seal_ring
 from securefl.crypto.ciphertext_codec import unpacked
-from securefl.crypto.derived import common_polynomial, key_polynomial, key_seed
+from securefl.crypto.derived import KEY_DEVIATION, common_polynomial, key_polynomial, key_seed
 from securefl.crypto.one_time import CipherSum, KeySum, OneTimeKey, ring
-from securefl.crypto.params import KEY_DEVIATION, SUMS
+from securefl.crypto.params import SUMS
 from securefl.errors import ConfigError, MessageRefused
 from securefl.exchange.card_keys import Quorum
 

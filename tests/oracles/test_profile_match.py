@@ -23,8 +23,9 @@ from match_parties import (
 from scipy import stats
 
 from securefl.crypto.ciphertext_codec import unpacked
+from securefl.crypto.derived import KEY_DEVIATION
 from securefl.crypto.one_time import OneTimeKey, polynomial_in, ring, score_of, weighed
-from securefl.crypto.params import KEY_DEVIATION, MATCHES
+from securefl.crypto.params import MATCHES
 from securefl.errors import DataError, ValueRefused
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.one_time_match import SCORE_BYTES, split_score

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from securefl.crypto.params import KEY_DEVIATION, MATCHES, SUMS
+from securefl.crypto.derived import KEY_DEVIATION
+from securefl.crypto.params import MATCHES, SUMS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "one-time-keys.md").read_text()

@@ -19,9 +19,9 @@ import numpy as np
 
 from securefl.audit.statistics import too_far
 from securefl.crypto.ciphertext_codec import Residues, split_payload, unpacked
-from securefl.crypto.derived import SEED_BYTES
+from securefl.crypto.derived import KEY_DEVIATION, SEED_BYTES
 from securefl.crypto.one_time import KeySum, OneTimeKey, Rows, ring
-from securefl.crypto.params import KEY_DEVIATION, MATCHES, SUMS, RingParameters
+from securefl.crypto.params import MATCHES, SUMS, RingParameters
 from securefl.errors import MessageRefused, PeerError
 from securefl.exchange.blind import BlindTotal, n_sealed_bytes, names_in
 from securefl.exchange.card_keys import CardKeys

@@ -26,7 +26,7 @@ from securefl.audit.membership.candidates import Candidates, Phi, confidences
 from securefl.build.run import run
 from securefl.errors import ConfigError
 from securefl.runs.folder_reader import RoundMetrics
-from securefl.settings.load import parse_tables
+from securefl.settings.load import with_changes
 from securefl.settings.tables import Config
 from securefl.simulation.processes.worker_process import deaf_to_interrupts
 from securefl.task import Task
@@ -71,7 +71,7 @@ def train_shadows(  # noqa: PLR0913  (what may be chosen of them)
         raise ConfigError(f"passes = {passes}: must be 2 or more, to tell a deviation")
     if workers > 1:  # the cores are at work
         engine = "auto" if config.run.engine in {"parallel", "ray"} else config.run.engine
-        config = _changed(config, {"run": {"engine": engine, "workers": None, "threads": None}})
+        config = with_changes(config, {"run": {"engine": engine, "workers": None, "threads": None}})
     trained_NS = parts(pool, passes, np.random.default_rng(seed))
     jobs = [
         (_seeded(config, (seed, n), pool, trained_S), task, pool, trained_S)
@@ -100,20 +100,6 @@ def parts(pool: Candidates, passes: int, rng: np.random.Generator) -> NDArray[np
     return trained_NS
 
 
-def in_the_clear(config: Config) -> Config:
-    """Return the same training without keys, without a budget's stop, with noise that repeats.
-
-    Raises:
-        ConfigError: the settings need ciphertexts.
-    """
-    changes: dict[str, dict[str, Any]] = {
-        "exchange": {"encrypt": (), "officers": 1, "threshold": None, "blind": False},
-    }
-    if config.privacy.private:
-        changes["privacy"] = {"noise": "seeded", "budget": None}
-    return _changed(config, changes)
-
-
 def _seeded(
     config: Config, entropy: tuple[int, int], pool: Candidates, trained_S: NDArray[np.bool_]
 ) -> Config:
@@ -123,12 +109,7 @@ def _seeded(
     if config.privacy.records is not None:
         least = int(np.bincount(pool.client_S[trained_S]).min())
         changes["privacy"] = {"records": min(config.privacy.records, least)}
-    return _changed(config, changes)
-
-
-def _changed(config: Config, changes: dict[str, dict[str, Any]]) -> Config:
-    tables = config.model_dump()
-    return parse_tables(Config, {**tables, **{t: {**tables[t], **c} for t, c in changes.items()}})
+    return with_changes(config, changes)
 
 
 def _done(jobs: list[_Job], workers: int) -> Iterator[Phi]:

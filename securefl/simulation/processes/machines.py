@@ -1,9 +1,12 @@
 """Interfaces of `Workers` to the machines that workers run on."""
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from __future__ import annotations
 
-from securefl.simulation.processes.messages import TorchSettings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from securefl.simulation.processes.messages import TorchSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from securefl.errors import DataError
-from securefl.models.resnet import Shortcut
+from securefl.models.layers import Shortcut
 from securefl.norms.weight_standardization import Convolution, StandardisedLinear, standardised
 
 
