@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import get_args
 
@@ -58,6 +59,47 @@ def test_the_dependencies_point_one_way():
     assert done.returncode == 0, done.stdout
 
 
+LONGEST_CHAIN = 14
+"""Most modules of which each imports the next as it is loaded."""
+
+
+def test_no_chain_of_imports_is_long():
+    """Imports for annotations alone and within functions do not count: loading runs neither."""
+    paths = {path: path.relative_to(ROOT).with_suffix("").parts for path in modules_of_ours()}
+    names = {  # of a module; the folders `keys` and `cli` are in no name
+        ".".join(p[p[0] != "securefl" :]).removesuffix(".__init__"): path
+        for path, p in paths.items()
+    }
+    imported = {name: loaded_by(path) & names.keys() - {name} for name, path in names.items()}
+    lengths: dict[str, int] = {}
+    for name in TopologicalSorter(imported).static_order():
+        lengths[name] = 1 + max((lengths[other] for other in imported[name]), default=0)
+    assert max(lengths.values()) == LONGEST_CHAIN
+
+
+def modules_of_ours():
+    """Return the paths of the three packages' modules."""
+    return [path for top in ("securefl", "keys", "cli") for path in (ROOT / top).rglob("*.py")]
+
+
+def loaded_by(path):
+    """Return the names that the module's imports may be of, but for those of no loading."""
+    found, left = set(), list(ast.parse(path.read_text()).body)
+    while left:
+        match left.pop():
+            case ast.Import(names):
+                found |= {alias.name for alias in names}
+            case ast.ImportFrom(module, names):
+                found |= {module} | {f"{module}.{alias.name}" for alias in names}
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                pass
+            case ast.If(ast.Name("TYPE_CHECKING")):
+                pass
+            case node:
+                left.extend(ast.iter_child_nodes(node))
+    return found
+
+
 RUNS_CODE = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}
 """Modules whose readers run what they read; torch.load and eval are looked for besides."""
 PICKLERS = {"pickle", "cloudpickle"}
@@ -67,19 +109,18 @@ PICKLERS = {"pickle", "cloudpickle"}
 def test_no_byte_from_outside_is_run_as_code():
     """Three modules pickle, all between the processes of one run; nothing else could unpickle."""
     found = set()
-    for path in (ROOT / folder for folder in ("securefl", "keys", "cli")):
-        for module in path.rglob("*.py"):
-            for node in ast.walk(ast.parse(module.read_text())):
-                if isinstance(node, ast.Import | ast.ImportFrom):
-                    names = {alias.name.partition(".")[0] for alias in node.names}
-                    names |= {getattr(node, "module", None)}
-                    assert not names & RUNS_CODE - PICKLERS, module
-                    found |= {module.relative_to(ROOT).as_posix()} if names & PICKLERS else set()
-                if isinstance(node, ast.Call):
-                    called = ast.unparse(node.func)
-                    assert called not in {"torch.load", "eval", "exec", "compile"}, module
-                    if called == "np.load":
-                        assert "allow_pickle=False" in ast.unparse(node), module
+    for module in modules_of_ours():
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {alias.name.partition(".")[0] for alias in node.names}
+                names |= {getattr(node, "module", None)}
+                assert not names & RUNS_CODE - PICKLERS, module
+                found |= {module.relative_to(ROOT).as_posix()} if names & PICKLERS else set()
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in {"torch.load", "eval", "exec", "compile"}, module
+                if called == "np.load":
+                    assert "allow_pickle=False" in ast.unparse(node), module
     assert found == {
         f"securefl/simulation/{name}.py"
         for name in ("processes/ipc", "processes/worker", "stacked/engine")
