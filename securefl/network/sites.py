@@ -241,7 +241,8 @@ class NetworkSites:
             self.say(Warned(f"Round {round_number} waits {long} for {whom}; away: {away}"))
             await members.all_here(awaited, self.wait_s, wanted)
         here = [name for name in awaited if name in members.here()]
-        if missing := [name for name in self.missing(here) if name in awaited]:
+        missing = await asyncio.to_thread(self.missing, here)  # a search of lists takes long
+        if missing := [name for name in missing if name in awaited]:
             self.say(
                 Warned(
                     f"Round {round_number} waits for {', '.join(missing)}: totals at this model "

@@ -55,6 +55,16 @@ def test_a_sealed_run_that_a_value_leaves_is_told_from_an_imprecise_one(benchmar
     assert apart.error > 1e-3
 
 
+def test_two_honest_sealed_runs_of_one_seed_differ_by_their_noise_alone(benchmark, capsys):
+    """The page's numbers: what a server that has one run made twice reads is no finer."""
+    benchmark("sealed_twice").main(["--rounds", "1"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["| fedavg", "| fedtan"]
+    for _, rounds, apart, largest in rows:
+        assert (rounds, 1e-9 < float(apart) < 1e-7) == ("1", True)
+        assert 0.5 < float(largest.rstrip("| ")) < 2
+
+
 def sealed_total(keys, values, weights):
     """The sum of these clients' messages, and what opens it: total, about and nonces."""
     about = MessageId(RUN, 1, "layer/mean", values.shape[-1])
