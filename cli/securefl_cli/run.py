@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 @click.option(
     "--data-root",
     metavar="DIR",
-    help="The data set's files; of all but "
-    f"{', '.join(name for name, data_set in DATA_SETS.items() if not data_set.files)}.",
+    help="The data set's files, of all that need some: securefl data list.",
 )
 @click.option(
     "--partition", help="iid, classes:K, dominant:S, dirichlet:A, quantity:A or label-quantity:A"

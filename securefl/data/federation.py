@@ -96,7 +96,9 @@ def load_federation(
 
 
 def by_domain(domains: Domains, external: frozenset[str], seed: int) -> Federation:
-    """Make a client per domain that tests on a fifth of its images; `external` ones test on all.
+    """Make a client per domain that tests on a fifth of its samples; `external` ones test on all.
+
+    A domain that comes as a `Split` is tested on its own test samples in the place of that fifth.
 
     UniFed's shares: it trains on 0.7 or 0.8, tests on 0.2, and holds a validation share to choose
     a model by, which nothing does here. Which fifth depends on the seed and the number of images
@@ -110,19 +112,15 @@ def by_domain(domains: Domains, external: frozenset[str], seed: int) -> Federati
     Raises:
         DataError: a domain has too few images to hold some out.
     """
-    clients, tests = [], []
-    for name, (x, y) in domains.items():
-        if name in external:
-            continue
-        train, held_out = _held_out(name, len(y), seed)
-        clients.append((x[train], y[train]))
-        tests.append((x[held_out], y[held_out]))
+    splits = [_divided(name, domains[name], seed) for name in domains if name not in external]
+    tests = [(split.test_x, split.test_y) for split in splits]
+    whole = {name: _whole(domain) for name, domain in domains.items()}
     return Federation(
-        clients=clients,
+        clients=[(split.train_x, split.train_y) for split in splits],
         test=(torch.cat([x for x, _ in tests]), torch.cat([y for _, y in tests])),
-        n_outputs=1 + max(int(y.max()) for _, y in domains.values()),
+        n_outputs=1 + max(int(y.max()) for _, y in whole.values()),
         client_tests=tests,
-        external={name: _shuffled(domains[name], seed) for name in domains if name in external},
+        external={name: _shuffled(data, seed) for name, data in whole.items() if name in external},
     )
 
 
@@ -181,6 +179,22 @@ def _check_disjoint(public: Labelled, others: Mapping[str, Labelled]) -> None:
 def _corrupted(data: Labelled, name: str, severity: int, rng: np.random.Generator) -> Labelled:
     x, y = data
     return torch.from_numpy(corrupt(x.numpy(), name, severity, rng)), y
+
+
+def _divided(name: str, domain: Labelled | Split, seed: int) -> Split:
+    """Return a domain's own split; of one that has none, with a fifth to test on."""
+    if isinstance(domain, Split):
+        return domain
+    x, y = domain
+    train, held_out = _held_out(name, len(y), seed)
+    return Split(x[train], y[train], x[held_out], y[held_out])
+
+
+def _whole(domain: Labelled | Split) -> Labelled:
+    if not isinstance(domain, Split):
+        return domain
+    x = torch.cat([domain.train_x, domain.test_x])
+    return x, torch.cat([domain.train_y, domain.test_y])
 
 
 def _held_out(domain: str, n: int, seed: int) -> tuple[Int64[Tensor, " _"], Int64[Tensor, " _"]]:

@@ -14,10 +14,12 @@ import torch
 from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor
 
+from securefl.data.split import Labelled, Split
 from securefl.errors import DataError
 from securefl.io.files import read_bounded, size_of
 
-Domains: TypeAlias = Mapping[str, tuple[Float[Tensor, "n c h w"], Int64[Tensor, " n"]]]
+Domains: TypeAlias = Mapping[str, Labelled | Split]
+"""Samples by domain: all of them, or divided where the data set has a division of its own."""
 
 _CHUNK_BYTES = 1 << 20
 

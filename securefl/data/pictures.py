@@ -2,7 +2,7 @@
 
 import struct
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -44,8 +44,17 @@ def read_pictures(paths: Sequence[Path], side: int) -> Float[Tensor, "n 3 side s
     """
     pictures = np.empty((len(paths), side, side, 3), dtype=np.uint8)
     for path, picture in zip(paths, pictures, strict=True):
-        picture[:] = _read(path, side)
+        picture[:] = _read(path, lambda content: _decoded(content, side))
     return as_pixels(pictures.transpose(0, 3, 1, 2))
+
+
+def read_grey(path: Path, width: int, height: int) -> UInt8[np.ndarray, "height width"]:
+    """Read a picture of just this size in pixels as grey values, 8 bits a pixel.
+
+    Raises:
+        DataError: the file is no picture, is damaged, or has another size.
+    """
+    return _read(path, lambda content: _grey(content, width, height))
 
 
 def check_side(side: int) -> None:
@@ -58,12 +67,14 @@ def check_side(side: int) -> None:
         raise ConfigError(f"side = {side}: must be a whole number of pixels in 1..{_MAX_SIDE}")
 
 
-def _read(path: Path, side: int) -> UInt8[np.ndarray, "side side 3"]:
+def _read(
+    path: Path, decode: Callable[[bytes], UInt8[np.ndarray, "..."]]
+) -> UInt8[np.ndarray, "..."]:
     content = read(path, _MAX_BYTES)
     try:
         # Pillow warns of sizes that are checked here, and of metadata that are not used.
         with warnings.catch_warnings(action="ignore"):
-            return _decoded(content, side)
+            return decode(content)
     except UnidentifiedImageError as error:
         raise DataError(f"{path}: is no picture that can be used (no JPEG, PNG or BMP)") from error
     except _DAMAGED as error:
@@ -80,3 +91,10 @@ def _decoded(content: bytes, side: int) -> UInt8[np.ndarray, "side side 3"]:
             pixels = np.rint(np.asarray(grey) * (255 / 65535)).astype(np.uint8)
             return np.stack([pixels] * 3, axis=-1)
         return np.asarray(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
+
+
+def _grey(content: bytes, width: int, height: int) -> UInt8[np.ndarray, "height width"]:
+    with Image.open(BytesIO(content), formats=_FORMATS) as image:
+        if image.size != (width, height):
+            raise ValueError(f"{image.width} × {image.height} pixels; expected {width} × {height}")
+        return np.asarray(image.convert("L"))

@@ -8,7 +8,7 @@ import torch
 from securefl.data.catalogue import names_by_domain
 from securefl.data.corruptions import CORRUPTIONS, families_of
 from securefl.data.files import Domains
-from securefl.data.split import Split
+from securefl.data.split import Labelled, Split
 from securefl.errors import ConfigError
 from securefl.settings.data import DataTable
 
@@ -26,14 +26,23 @@ def load_split(data: DataTable, seed: int, dtype: torch.dtype) -> Split:
 
 
 def load_domains(data: DataTable, seed: int, dtype: torch.dtype) -> Domains:
-    """Load the images of a data set that comes by domain.
+    """Load the samples of a data set that comes by domain.
+
+    Images are (n, channels, height, width), readings (n, features).
 
     Raises:
         ConfigError: an unknown corruption.
         DataError: a file is missing or damaged; the message says what to put where.
     """
     read: Callable[[DataTable, int], Domains] = resolve_name(data.traits.reader)
-    return {name: (x.to(dtype), y) for name, (x, y) in read(data, seed).items()}
+    return {name: _of_type(domain, dtype) for name, domain in read(data, seed).items()}
+
+
+def _of_type(domain: Labelled | Split, dtype: torch.dtype) -> Labelled | Split:
+    if isinstance(domain, Split):
+        return domain.to(dtype)
+    x, y = domain
+    return x.to(dtype), y
 
 
 def domain_families(data: DataTable) -> Mapping[str, str]:

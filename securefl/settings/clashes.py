@@ -29,8 +29,8 @@ def reasons_against(config: Config) -> Iterator[str]:
     yield from _momentum(config)
     yield from _selection(config)
     yield from _public(config)
-    if config.data.traits.regression:
-        yield from _regression(config)
+    if not config.data.traits.of_images:
+        yield from _readings(config)
     if config.samples is not None:
         yield from reasons_against_samples(config)
     elif ":" in config.model.name:
@@ -140,14 +140,14 @@ def _public(config: Config) -> Iterator[str]:
         )
 
 
-def _regression(config: Config) -> Iterator[str]:
+def _readings(config: Config) -> Iterator[str]:
     dataset, model, fnr = config.data.dataset, config.model.name, config.fnr
     if model != "mlp":
         yield (
             f'model.name = "{model}" with data.dataset = "{dataset}": readings are no images; set '
             'model.name = "mlp"'
         )
-    if fnr.trains:
+    if config.data.traits.regression and fnr.trains:
         yield (
             f'fnr.name = "{fnr.name}" with data.dataset = "{dataset}": FNR-FL compares feature '
             'norms class by class, and the targets are numbers; set fnr.name = "none"'

@@ -31,7 +31,8 @@ class DataTable(Table):
     """A name of `securefl.data.catalogue`. Where a data set comes by domain, each domain is a
     client, and `partition` and `clients` do not count."""
     root: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None
-    """The folder with the data set's standard files; nothing is downloaded."""
+    """The folder with the data set's standard files; nothing is downloaded. The files of `heart`
+    are those of an installed package where it is absent."""
     side: Annotated[int, Field(ge=8, le=1024, strict=True)] = 32
     """Height and width that the pictures of `folders` and `camelyon17` are resized to."""
     n_per_center: Annotated[int, Field(ge=6, le=10**6, strict=True)] | None = None
@@ -106,7 +107,7 @@ class DataTable(Table):
         return self
 
     def _check_root(self) -> None:
-        if self.root is not None and not self.traits.files:
+        if self.root is not None and not (self.traits.files or self.traits.files_instead):
             raise ValueError(
                 f'data.root = "{self.root}": the {self.dataset} {self.traits.origin}; leave '
                 "data.root out, or name the data set that lies there in data.dataset"

