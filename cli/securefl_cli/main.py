@@ -20,8 +20,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 HOMES = {
-    **{name: name for name in ("demo", "run", "audit", "reproduce", "compare", "profiles")},
-    **{name: name for name in ("keys", "privacy", "site", "nvflare", "status")},
+    **{name: name for name in ("demo", "run", "data", "audit", "reproduce", "compare")},
+    **{name: name for name in ("profiles", "keys", "privacy", "site", "nvflare", "status")},
     **dict.fromkeys(("evaluate", "leave-one-out"), "evaluate"),
     **dict.fromkeys(("authority", "officer", "server"), "serve"),
 }
