@@ -52,8 +52,10 @@ class Evaluator:
         personal = any(memory.own for memory in memories.values())
         if not personal and not self._own:
             return self._scored(model, self._common)
+        # One party that trains on all clients' data is no client: these have the tests alone.
+        owns = {name: memory.own for name, memory in memories.items()}
         scores = {
-            name: self.score_of(model, state, name, memories[name].own)
+            name: self.score_of(model, state, name, owns.get(name, {}))
             for name in (self._own or memories)
         }
         load_tensors(model, state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -77,6 +78,18 @@ def test_fedavg_averages_weights_and_statistics_by_samples(keep):
     for name, value in result.model.state_dict().items():
         if "num_batches" not in name:
             torch.testing.assert_close(value, model.state_dict()[name], atol=1e-12, rtol=1e-12)
+
+
+def test_centralised_training_is_tested_where_each_client_is():
+    """The one model's score is the mean over the clients' own tests."""
+    job = task()
+    tests = [(x[:3], y[:3]) for x, y in job.clients]
+    job = replace(job, client_tests=tests)
+    settings = ["run.rounds=1", "algorithm.name=centralised", "exchange.encrypt=none"]
+    result = securefl.run(securefl.load_config(None, settings), job)
+    model = result.model.eval()
+    right = [(model(x).argmax(1) == y).double().mean() for x, y in tests]
+    assert result.accuracy == pytest.approx(float(sum(right) / len(right)))
 
 
 def test_the_learning_rate_drops_after_half_and_three_quarters_of_the_rounds():
