@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from securefl.recipes.table import RecipeTable
 
 
-SCALES = ("digits", "paper")
+SCALES = ("digits", "natural", "paper")
 INSTALLED = Path(__file__).parent / "recipes"
 CHECKOUT = Path(__file__).parents[2] / "examples" / "recipes"
 
@@ -81,13 +81,16 @@ def reproduce(
     """Run a whole table of a paper over several seeds.
 
     RECIPE is a name that --list shows, or a .toml file of your own. Digits scale needs no files,
-    and minutes to an hour; paper scale has the paper's settings, and needs its data sets and days.
+    and minutes to an hour; natural scale has data that were collected apart, and needs what
+    securefl data list says of them, and minutes; paper scale has the paper's settings, and needs
+    its data sets and days.
     Give the same command again to go on after an interruption: complete runs are kept.
 
     \b
     Example:
       securefl reproduce --list
       securefl reproduce fedtan-table1
+      securefl reproduce heart --scale natural
       securefl reproduce fedtan-table1 --scale paper --seeds 1 --data-root ~/cifar
     """  # noqa: D301  (click wants the backspace itself)
     if listed:

@@ -37,7 +37,8 @@ def test_a_wheel_holds_three_packages_and_no_generic_name(tmp_path):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files.namelist())
     files.extractall(tmp_path / "installed")
     script = (
-        "from securefl_cli.reproduce import shipped_recipes as r; print(*r('digits'), *r('paper'))"
+        "from securefl_cli.reproduce import SCALES, shipped_recipes\n"
+        "print(*(name for scale in SCALES for name in shipped_recipes(scale)))"
     )
     found = subprocess.run(
         [sys.executable, "-c", script],
@@ -48,7 +49,7 @@ def test_a_wheel_holds_three_packages_and_no_generic_name(tmp_path):
         check=True,
     )
     recipes = ROOT / "examples" / "recipes"
-    shipped = [path.stem for scale in ("digits", "paper") for path in (recipes / scale).iterdir()]
+    shipped = [path.stem for scale in recipes.iterdir() for path in scale.iterdir()]
     assert sorted(found.stdout.split()) == sorted(shipped)
 
 

