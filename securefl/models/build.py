@@ -14,14 +14,15 @@ from securefl.models.layers import (
     group_norm,
     instance_norm,
     layer_norm,
+    no_norm,
 )
 from securefl.models.mlp import mlp
 from securefl.models.resnet import resnet20
 from securefl.norms.grouped import PER_SAMPLE_NORMS, group_count
-from securefl.norms.weight_standardization import standardise_weights
+from securefl.norms.weight_standardization import scaled, standardise_weights
 
 DEFAULT_WIDTHS = {"mlp": 30, "cnn": 16, "resnet20": 16, "alexnet": 64}
-NORMS = ("batch", *PER_SAMPLE_NORMS, "fixup")
+NORMS = ("batch", *PER_SAMPLE_NORMS, "scaled-ws", "fixup")
 
 
 def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a configuration key
@@ -42,7 +43,8 @@ def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a
     Args:
         name: "mlp", "cnn", "resnet20" or "alexnet".
         norm: "batch", "group", "layer", "instance", "group-ws" (group normalisation, with weight
-            standardisation before the classifier) or "fixup" (none; resnet20 alone).
+            standardisation before the classifier), "scaled-ws" (none, with scaled weight
+            standardisation before the classifier: FedWon) or "fixup" (none; resnet20 alone).
         in_channels: of the images; the mlp does not look at it.
         n_features: of a flat sample; only the mlp looks at it.
         n_classes: how many scores the model gives, or numbers of a regression.
@@ -53,7 +55,7 @@ def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a
 
     Raises:
         ConfigError: a name is unknown, or the width or the model does not go with the norm.
-        DataError: an mlp with "group-ws" for samples of one feature.
+        DataError: an mlp with "group-ws" or "scaled-ws" for samples of one feature.
     """
     width = _checked_width(name, norm, groups, width)
     # Layers draw their initial values from torch's global generator and take no other: this is
@@ -71,9 +73,14 @@ def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a
         else:
             make = cnn if name == "cnn" else resnet20
             model = make(_norm(norm, groups, batch_norm_2d), in_channels, n_classes, width)
+    hidden = [x for x in model[:-1].named_modules() if isinstance(x[1], (nn.Conv2d, nn.Linear))]
     if norm == "group-ws":
-        weighted = (nn.Conv2d, nn.Linear)
-        standardise_weights(x for x in model[:-1].named_modules() if isinstance(x[1], weighted))
+        standardise_weights(hidden)
+    if norm == "scaled-ws":
+        standardise_weights(hidden, scaled)
+        for _, layer in hidden:
+            if layer.bias is None:  # left to a norm, which is not there
+                layer.bias = nn.Parameter(layer.weight.new_zeros(len(layer.weight)))
     return model
 
 
@@ -113,5 +120,10 @@ def _check_groups(name: str, norm: str, groups: int, width: int) -> None:
 
 
 def _norm(norm: str, groups: int, batch_norm: Norm) -> Norm:
-    norms = {"batch": batch_norm, "layer": layer_norm, "instance": instance_norm}
+    norms = {
+        "batch": batch_norm,
+        "layer": layer_norm,
+        "instance": instance_norm,
+        "scaled-ws": no_norm,
+    }
     return norms.get(norm) or group_norm(groups)

@@ -49,6 +49,12 @@ def instance_norm(n_channels: int) -> nn.Module:
     return grouped_norm(n_channels, n_channels)
 
 
+def no_norm(n_channels: int) -> nn.Module:
+    """Return the identity, in the place of a norm."""
+    del n_channels
+    return nn.Identity()
+
+
 @final
 class Shortcut(nn.Module):
     """Parameter-free shortcut, option A: every `stride`-th pixel, and channels of zeros."""

@@ -2,11 +2,15 @@
 
 Qiao et al., Micro-Batch Training with Batch-Channel Normalization and Weight Standardization,
 arXiv 1903.10520: Ŵ = (W - μ) / √(σ² + ε), with μ and σ² over the weights of an output channel.
+A norm behind the layer sets the scale. Where there is none, scaled weight standardisation does:
+Ŵ = γ (W - μ) / (σ √N), with N weights an output channel (Brock, De, Smith, ICLR 2021, Eq. (3);
+FedWon: Zhuang, Lyu, ICLR 2024, Eq. (1)).
 SGD acts on W. State dicts have the names of the plain layers.
 """
 
-from collections.abc import Iterable
-from typing import final
+import math
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, final
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -23,13 +27,33 @@ def standardised(weight: Float[Tensor, "Cout Cin *K"]) -> Float[Tensor, "Cout Ci
     return functional.layer_norm(weight, weight.shape[1:], eps=1e-5)
 
 
+RELU_GAIN = math.sqrt(2 / (1 - 1 / math.pi))
+"""γ, one over the standard deviation of the ReLU of a standard normal variable."""
+
+
+def scaled(weight: Float[Tensor, "Cout Cin *K"]) -> Float[Tensor, "Cout Cin *K"]:
+    """Return γ Ŵ / √N, so that a layer of inputs ReLU(z), z of unit variance, has unit variance.
+
+    γ is a constant, as in FedWon; the gain that NFNets learn for each channel is left out. The
+    authors of NFNets divide by √max(N σ², ε), ε = 1e-4; here by √(N σ² + ε), which is smooth.
+    """
+    n = weight[0].numel()
+    return RELU_GAIN / math.sqrt(n) * functional.layer_norm(weight, weight.shape[1:], eps=1e-4 / n)
+
+
+Standardisation: TypeAlias = Callable[[Tensor], Tensor]
+"""Function that makes Ŵ of W: `standardised` or `scaled`."""
+
+
 @final
 class StandardisedConv1d(nn.Conv1d):
     """1d convolution with Ŵ."""
 
+    standardisation: Standardisation
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
         """Return Ŵ * input + bias."""
-        y: Tensor = self._conv_forward(input, standardised(self.weight), self.bias)
+        y: Tensor = self._conv_forward(input, self.standardisation(self.weight), self.bias)
         return y
 
 
@@ -37,9 +61,11 @@ class StandardisedConv1d(nn.Conv1d):
 class StandardisedConv2d(nn.Conv2d):
     """2d convolution with Ŵ."""
 
+    standardisation: Standardisation
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
         """Return Ŵ * input + bias."""
-        y: Tensor = self._conv_forward(input, standardised(self.weight), self.bias)
+        y: Tensor = self._conv_forward(input, self.standardisation(self.weight), self.bias)
         return y
 
 
@@ -47,9 +73,11 @@ class StandardisedConv2d(nn.Conv2d):
 class StandardisedConv3d(nn.Conv3d):
     """3d convolution with Ŵ."""
 
+    standardisation: Standardisation
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
         """Return Ŵ * input + bias."""
-        y: Tensor = self._conv_forward(input, standardised(self.weight), self.bias)
+        y: Tensor = self._conv_forward(input, self.standardisation(self.weight), self.bias)
         return y
 
 
@@ -57,9 +85,11 @@ class StandardisedConv3d(nn.Conv3d):
 class StandardisedLinear(nn.Linear):
     """Linear layer with Ŵ."""
 
+    standardisation: Standardisation
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
         """Return Ŵ input + bias."""
-        return functional.linear(input, standardised(self.weight), self.bias)
+        return functional.linear(input, self.standardisation(self.weight), self.bias)
 
 
 _STANDARDISED: dict[type[nn.Module], type[nn.Module]] = {
@@ -70,7 +100,9 @@ _STANDARDISED: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def standardise_weights(layers: Iterable[tuple[str, nn.Module]]) -> None:
+def standardise_weights(
+    layers: Iterable[tuple[str, nn.Module]], standardisation: Standardisation = standardised
+) -> None:
     """Make these convolutions and linear layers, by name, standardise their weights, in place.
 
     Raises:
@@ -93,3 +125,4 @@ def standardise_weights(layers: Iterable[tuple[str, nn.Module]]) -> None:
     for _, layer in layers:
         # A change of class alone keeps parameters, hooks and every place where the layer is used.
         layer.__class__ = _STANDARDISED[type(layer)]
+        vars(layer)["standardisation"] = standardisation

@@ -423,7 +423,7 @@ SOLVERS = Axis(
     "sgd",
     _homes(
         "algorithms.solvers",
-        *("sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per_fedavg"),
+        *("sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per_fedavg", "agc"),
     ),
     "securefl.Solver",
 )

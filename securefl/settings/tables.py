@@ -128,8 +128,9 @@ class ModelTable(Table):
     """`mlp`, `cnn`, `resnet20` or `alexnet`. Or `module:function`, code that each party has
     installed, where sites bring their own data ([samples]): it is called with a sample's shape and
     the number of outputs."""
-    norm: Literal["batch", "group", "layer", "instance", "group-ws", "fixup"] = "batch"
-    """`group-ws`: group normalisation with weight standardisation. `fixup`: none, with Fixup
+    norm: Literal["batch", "group", "layer", "instance", "group-ws", "scaled-ws", "fixup"] = "batch"
+    """`group-ws`: group normalisation with weight standardisation. `scaled-ws`: none, with scaled
+    weight standardisation (FedWon, with solver.name = "agc"). `fixup`: none, with Fixup
     initialisation (resnet20)."""
     groups: Annotated[int, Field(ge=1, le=4096, strict=True)] = 2
     """Groups of channels, for `group` and `group-ws`."""

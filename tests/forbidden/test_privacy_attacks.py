@@ -480,7 +480,7 @@ AXES = {
         *["fedtan", "fedtan-ii", "forward-only", "fixbn", "fedavg", "fedbn", "silobn"],
         *["local-affine", "static-bn", "singlenet", "centralised"],
     ],
-    "solver": ["sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg"],
+    "solver": ["sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg", "agc"],
     "server": ["average", "momentum", "fedadam", "fedadagrad", "fedyogi", "fednova"],
     "selection": ["all", "random", "data-share", "fedprof", "afl", "cfcfm"],
     "fnr": ["none", "matched", "literal", "server"],

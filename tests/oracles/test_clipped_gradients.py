@@ -24,7 +24,11 @@ pytestmark = pytest.mark.shapes
 
 WIDTHS = {"mlp": 8, "cnn": 4, "resnet20": 4}
 KINDS = [
-    *((model, norm) for model in WIDTHS for norm in ("batch", "group", "layer", "group-ws")),
+    *(
+        (model, norm)
+        for model in WIDTHS
+        for norm in ("batch", "group", "layer", "group-ws", "scaled-ws")
+    ),
     ("cnn", "instance"),
     ("resnet20", "instance"),
     ("resnet20", "fixup"),

@@ -19,6 +19,7 @@ import securefl
 from securefl.errors import ConfigError
 from securefl.federation.client import Client, Identities
 from securefl.federation.message import Roster
+from securefl.settings.axes import SOLVERS as LOCAL
 from securefl.simulation import choice
 from securefl.simulation.stacked import engine as vectorised
 from securefl.simulation.workspace import Workspace
@@ -36,14 +37,14 @@ def test_clients_side_by_side_end_where_they_end_one_by_one(policy, solver, besi
     if any(reason(*pair) for pair in combinations(parts, 2)):
         pytest.skip("refused together")
     settings = [setting for part in parts for setting in part]
-    if solver == "moon":
+    if not LOCAL.own()[solver].elementwise:
         with pytest.raises(ConfigError, match='"sequential", or "auto"'):
             trained(settings, "vectorised")
     else:
         require_same(settings)
 
 
-@pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "group-ws"])
+@pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "group-ws", "scaled-ws"])
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_every_norm_goes_side_by_side(name, norm):
     """Convolutions have groups, weights are standardised client by client."""

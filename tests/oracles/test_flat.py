@@ -30,6 +30,7 @@ from securefl.types import State
 MODELS = [
     ("mlp", "batch"),
     ("mlp", "group-ws"),
+    ("cnn", "scaled-ws"),
     ("cnn", "batch"),
     ("cnn", "instance"),
     ("resnet20", "batch"),

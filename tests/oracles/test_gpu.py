@@ -76,7 +76,7 @@ def test_server_optimisers_end_alike(server):
     require_alike(*POLICIES["fedavg"], *SERVERS[server])
 
 
-@pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "group-ws"])
+@pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "group-ws", "scaled-ws"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])
 def test_convolutions_end_alike(algorithm, norm):
     """Side by side they are in groups."""

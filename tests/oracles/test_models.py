@@ -238,7 +238,12 @@ def test_a_model_is_built_on_the_cpu_whatever_the_default_device():
     ("name", "norm", "sizes", "message"),
     [
         ("resnet18", "batch", {}, "must be one of mlp, cnn, resnet20, alexnet"),
-        ("cnn", "weight", {}, "must be one of batch, group, layer, instance, group-ws, fixup"),
+        (
+            "cnn",
+            "weight",
+            {},
+            "must be one of batch, group, layer, instance, group-ws, scaled-ws, fixup",
+        ),
         ("cnn", "batch", {"width": 0}, "width = 0: must be at least 1"),
         ("mlp", "group", {"width": 15}, "multiple of 2, such as 16"),
         ("cnn", "group-ws", {"width": 16, "groups": 5}, "multiple of 5, such as 20"),

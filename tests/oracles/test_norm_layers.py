@@ -241,7 +241,13 @@ def test_a_fixup_block_is_its_equation():
 
 @pytest.mark.parametrize(
     ("model", "norm"),
-    [("mlp", "layer"), ("mlp", "group-ws"), ("cnn", "instance"), ("resnet20", "fixup")],
+    [
+        ("mlp", "layer"),
+        ("mlp", "group-ws"),
+        ("cnn", "instance"),
+        ("cnn", "scaled-ws"),
+        ("resnet20", "fixup"),
+    ],
 )
 def test_a_run_trains_and_resumes_with_every_norm(tmp_path, model, norm):
     """The settings reach the model, and an interrupted run goes on to the same bits."""

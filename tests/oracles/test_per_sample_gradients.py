@@ -17,6 +17,7 @@ from securefl.privacy.gradients import per_sample_gradients
 WIDTHS = {"mlp": 8, "cnn": 4, "resnet20": 4, "alexnet": 4}
 KINDS = [
     *((model, norm) for model in WIDTHS for norm in ("group", "layer", "group-ws", "at rest")),
+    *((model, "scaled-ws") for model in ("mlp", "cnn", "alexnet")),
     ("cnn", "instance"),
     ("resnet20", "instance"),
     ("resnet20", "fixup"),

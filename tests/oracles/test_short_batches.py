@@ -63,7 +63,7 @@ def test_padded_batches_change_nothing(policy, solver, blocks):
         assert ("client-1", "client-2", "client-4", "client-5") in blocks
 
 
-@pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "group-ws"])
+@pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "group-ws", "scaled-ws"])
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet20"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])
 def test_padded_batches_change_nothing_in_any_model(name, norm, algorithm, blocks):

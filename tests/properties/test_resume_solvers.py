@@ -20,7 +20,7 @@ SETTINGS = (
     "exchange.encrypt=none",
 )
 TO_SERVER = '"receiver": "server"'
-SOLVERS = ["sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg"]
+SOLVERS = ["sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg", "agc"]
 SERVERS = ["momentum", "fedadam", "fedadagrad", "fedyogi", "fednova"]
 
 

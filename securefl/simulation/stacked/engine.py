@@ -128,7 +128,8 @@ def reason_against(clients: Clients) -> str:
     # A solver says so itself, not the class that it derives from: a subclass may do anything.
     if not vars(type(_innermost(algorithm))).get("elementwise"):
         return (
-            f"the solver {type(algorithm.solver).__name__} looks at a client's samples as a whole"
+            f"the solver {type(algorithm.solver).__name__} does not treat each element of a "
+            "gradient by itself"
         )
     if not all(isinstance(data, TensorSamples) for data in clients.data.values()):
         return "a client's data are a Dataset, which may draw at random"

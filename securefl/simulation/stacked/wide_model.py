@@ -16,7 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from securefl.errors import DataError
 from securefl.models.layers import Shortcut
-from securefl.norms.weight_standardization import Convolution, StandardisedLinear, standardised
+from securefl.norms.weight_standardization import Convolution, Standardisation, StandardisedLinear
 
 
 @final
@@ -24,11 +24,11 @@ class WideLinear(nn.Linear):
     """K linear layers side by side; `weight` is (K Cout, Cin)."""
 
     n_clients: int
-    standardised: bool
+    standardisation: Standardisation | None
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
         """Map (B, K Cin) to (B, K Cout)."""
-        weight = standardised(self.weight) if self.standardised else self.weight
+        weight = self.standardisation(self.weight) if self.standardisation else self.weight
         x_BKC = input.unflatten(1, (self.n_clients, -1))
         weight_KCC = weight.unflatten(0, (self.n_clients, -1))
         # W x and not xᵀ Wᵀ, so that the gradient has the layout of W.
@@ -59,7 +59,8 @@ def wide(model: nn.Module, n_clients: int) -> nn.Module:
 
 def _widen(name: str, layer: nn.Module, n_clients: int) -> None:
     if type(layer) in (nn.Linear, StandardisedLinear):
-        vars(layer).update(n_clients=n_clients, standardised=type(layer) is StandardisedLinear)
+        standardisation = layer.standardisation if isinstance(layer, StandardisedLinear) else None
+        vars(layer).update(n_clients=n_clients, standardisation=standardisation)
         # A change of class alone keeps the layer's name, hooks and parameters.
         layer.__class__ = WideLinear
     elif isinstance(layer, Convolution):
