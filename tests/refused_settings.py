@@ -729,6 +729,12 @@ WRONG = {
         "FNR-FL compares the clients of a round",
         'set fnr.name = "none"',
     ),
+    "tuned under layers that nobody trained": Wrong(
+        ("algorithm.name=fedper", "fnr.name=server", "data.public=200"),
+        'algorithm.name = "fedper" with fnr.name = "server"',
+        "would train the layers that are shared together with first ones of those that stay",
+        'set fnr.name = "none", or one by which clients train',
+    ),
     "alone, solver": Wrong(
         (
             *ALONE,

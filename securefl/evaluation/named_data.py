@@ -156,10 +156,17 @@ def with_trained_tensors(folder: Path, model: nn.Module) -> nn.Module:
 
 
 def check_global_model(config: Config) -> None:
-    """Raise ConfigError for a run whose clients share nothing."""
-    if not config.algorithm.global_model:
+    """Raise ConfigError for a run whose clients share nothing, or no whole model."""
+    algorithm = config.algorithm
+    if not algorithm.serves_others:
         raise ConfigError(
-            f'algorithm.name = "{config.algorithm.name}" trains no global model, so there is none '
+            f'algorithm.name = "{algorithm.name}" keeps {algorithm.kept} at its clients, and those '
+            "of the global model are from before training, so there is none to score on other "
+            'data; use "fedavg" or another that averages all'
+        )
+    if not algorithm.global_model:
+        raise ConfigError(
+            f'algorithm.name = "{algorithm.name}" trains no global model, so there is none '
             "to score on "
             'other data; use "fedavg" or another that averages'
         )

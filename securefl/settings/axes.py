@@ -61,6 +61,8 @@ class NormalisationChoice(OpenChoice):
     """The server never learns BN statistics."""
     global_model: ClassVar[bool] = True
     """There is a model that all clients share."""
+    serves_others: ClassVar[bool] = True
+    """The global model is of use to clients that never trained."""
     joins_data: ClassVar[bool] = False
     """One client has the data of all."""
     mixes_records: ClassVar[str] = ""
@@ -413,7 +415,10 @@ NORMALISATIONS = Axis(
     "normalisation",
     NormalisationChoice,
     "fedtan",
-    _homes("algorithms.normalisation", "fedtan", "fixbn", "averaged_bn", "client_bn", "static_bn"),
+    _homes(
+        "algorithms.normalisation",
+        *("fedtan", "fixbn", "averaged_bn", "client_bn", "fedper", "static_bn"),
+    ),
     "securefl.Normalisation",
 )
 SOLVERS = Axis(

@@ -478,7 +478,7 @@ def test_what_only_a_task_shows_is_refused_before_anything_is_written(tmp_path, 
 AXES = {
     "algorithm": [
         *["fedtan", "fedtan-ii", "forward-only", "fixbn", "fedavg", "fedbn", "silobn"],
-        *["local-affine", "static-bn", "singlenet", "centralised"],
+        *["local-affine", "fedper", "static-bn", "singlenet", "centralised"],
     ],
     "solver": ["sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg", "agc"],
     "server": ["average", "momentum", "fedadam", "fedadagrad", "fedyogi", "fednova"],

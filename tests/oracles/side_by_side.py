@@ -10,7 +10,10 @@ import torch
 from by_hand import task
 
 import securefl
+from securefl.settings.axes import SOLVERS
 
+ALONE = frozenset(name for name, kind in SOLVERS.own().items() if not kind.elementwise)
+"""Solvers whose clients train one after the other."""
 SMALL = (
     "run.rounds=3",
     "algorithm.local_steps=2",

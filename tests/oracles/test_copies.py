@@ -11,6 +11,7 @@ import torch
 from by_hand import task
 from elsewhere import ELSEWHERE, ENGINES, crossings
 from on_device import memcpys
+from side_by_side import ALONE
 from torch import nn
 
 import securefl
@@ -70,7 +71,7 @@ OTHERS = [
 @pytest.mark.full
 def test_nor_do_those_of_another_solver_or_with_momentum(beside, engine):
     """Second rounds, when clients remember."""
-    if (engine, beside) == ("vectorised", SOLVERS["moon"]):
+    if engine == "vectorised" and beside in [SOLVERS[name] for name in ALONE]:
         pytest.skip("one by one")
     require_no_more(engine, "algorithm.name=fedavg", *beside)
 

@@ -12,14 +12,13 @@ import pytest
 import torch
 from by_hand import task
 from pairs import grid
-from side_by_side import SMALL, require_same, trained, vector
+from side_by_side import ALONE, SMALL, require_same, trained, vector
 from torch import nn
 
 import securefl
 from securefl.errors import ConfigError
 from securefl.federation.client import Client, Identities
 from securefl.federation.message import Roster
-from securefl.settings.axes import SOLVERS as LOCAL
 from securefl.simulation import choice
 from securefl.simulation.stacked import engine as vectorised
 from securefl.simulation.workspace import Workspace
@@ -37,7 +36,7 @@ def test_clients_side_by_side_end_where_they_end_one_by_one(policy, solver, besi
     if any(reason(*pair) for pair in combinations(parts, 2)):
         pytest.skip("refused together")
     settings = [setting for part in parts for setting in part]
-    if not LOCAL.own()[solver].elementwise:
+    if solver in ALONE:
         with pytest.raises(ConfigError, match='"sequential", or "auto"'):
             trained(settings, "vectorised")
     else:

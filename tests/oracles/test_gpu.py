@@ -14,7 +14,7 @@ import pytest
 import torch
 from by_hand import task
 from on_device import configured, require_same, trained
-from side_by_side import vector
+from side_by_side import ALONE, vector
 from torch import nn
 
 import securefl
@@ -59,7 +59,7 @@ def test_all_normalisations_and_solvers_end_alike(policy, solver):
     """With each engine that takes them."""
     if reason(POLICIES[policy], SOLVERS[solver]):
         pytest.skip("refused together")
-    engines = ENGINES[:1] if solver == "moon" else ENGINES
+    engines = ENGINES[:1] if solver in ALONE else ENGINES
     require_alike(*POLICIES[policy], *SOLVERS[solver], engines=engines)
 
 
