@@ -494,7 +494,7 @@ class RoundDoneError(Exception):
 
 def tried(level, names):
     """What comes of a round with these names: `refused`, or `ran`."""
-    alone = names["algorithm"] in {"fedavg", "singlenet", "centralised"}
+    alone = names["algorithm"] in {"fedavg", "fedper", "singlenet", "centralised"}
     norm = "group" if alone and level is RECORD else "batch"
     private = names["selection"] == "fedprof" or (names["algorithm"] == "fixbn" and level is RECORD)
     made = [*level, *(f"{table}.name={name}" for table, name in names.items())]

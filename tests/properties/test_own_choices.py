@@ -362,7 +362,7 @@ class Proximal(FedProx):
 def test_it_is_not_stacked_where_it_does_not_say_so_itself(module, text):
     """A class that it derives from cannot say it: a subclass may do anything."""
     name = f"solver.name={module(text)}:Proximal"
-    with pytest.raises(ConfigError, match=r"side by side: the solver Proximal looks at a client's"):
+    with pytest.raises(ConfigError, match=r"side by side: the solver Proximal does not treat"):
         run(name, "run.engine=vectorised")
     started = []
     own = run(name, "solver.mu=0.5", on_start=started.append)
