@@ -156,6 +156,13 @@ class Memory:
     """Tensors that its solver keeps: a control variate, its last model."""
     policy: NamedTensors = field(default_factory=dict)
     """Tensors that its normalisation policy keeps."""
+    personal: NamedTensors = field(default_factory=dict)
+    """Model of its own that its solver trains beside the shared one (Ditto)."""
+
+    @property
+    def scored(self) -> NamedTensors:
+        """Tensors that lie over the global model where this client's model is scored."""
+        return self.personal or self.own
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,7 @@ class Federated:
             momentum=self._kept(buffers, travelling),
             solver=end.memory,
             policy=policy,
+            personal=end.personal,
         )
         return Contribution(
             {kind: copied({n: sent[kind][n] for n in names}) for kind, names in travelling.items()},

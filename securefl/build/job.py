@@ -73,8 +73,8 @@ class Job:
 
     @property
     def scores_at_clients(self) -> bool:
-        """True where clients score the model, having layers or test data of their own."""
-        return bool(self.task.client_tests) or bool(self.config.algorithm.kept)
+        """True where clients score the model, having layers, models or test data of their own."""
+        return bool(self.task.client_tests) or self.config.models_at_clients
 
     @property
     def score_sums(self) -> tuple[MessageSpec, ...]:

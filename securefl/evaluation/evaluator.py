@@ -49,11 +49,11 @@ class Evaluator:
 
     def score(self, model: nn.Module, state: State, memories: Mapping[str, Memory]) -> Score:
         """Score the models after a round; `model` holds the global one before and after."""
-        personal = any(memory.own for memory in memories.values())
+        personal = any(memory.scored for memory in memories.values())
         if not personal and not self._own:
             return self._scored(model, self._common)
         # One party that trains on all clients' data is no client: these have the tests alone.
-        owns = {name: memory.own for name, memory in memories.items()}
+        owns = {name: memory.scored for name, memory in memories.items()}
         scores = {
             name: self.score_of(model, state, name, owns.get(name, {}))
             for name in (self._own or memories)

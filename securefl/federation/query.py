@@ -207,7 +207,7 @@ class Respondent:
 
         def scored(client: str) -> Score:
             if client not in self._scored or self._scored[client][0] != now:
-                found = score(self._model, state, client, memories[client].own)
+                found = score(self._model, state, client, memories[client].scored)
                 self._scored[client] = now, found
             return self._scored[client][1]
 

@@ -133,7 +133,7 @@ def _clients(config: Config) -> Iterator[Protection]:
     if config.privacy.clipping == "adaptive":
         yield _shared("votes on the clip norm", config, sigma, Encrypt.STATISTICS)
     # What clients keep to themselves has no noise, and is in what they are scored by.
-    if config.algorithm.kept:
+    if config.models_at_clients:
         yield Protection("accuracy and loss of clients' own models", "none", *[NO] * 4)
     if config.fnr.refines:
         ranked = "FNR-FL's levels of accuracy and class norms"

@@ -371,9 +371,9 @@ class Rounds:
 
     def _own_tensors(self) -> dict[str, NamedTensors]:
         memories = self.parts.engine.memories
-        if not any(memory.own for memory in memories.values()):
+        if not any(memory.scored for memory in memories.values()):
             return {}
-        return {name: copied(memory.own) for name, memory in memories.items()}
+        return {name: copied(memory.scored) for name, memory in memories.items()}
 
     def step(self, folder: RunFolder | None = None) -> RoundMetrics:
         """Run one more round; raises as `run` does."""

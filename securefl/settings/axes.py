@@ -106,7 +106,9 @@ class SolverChoice(OpenChoice):
     second_gradient: ClassVar[str] = ""
     """Reason why a step looks at the data twice; empty where it takes one gradient of the loss."""
     passes: ClassVar[int] = 1
-    """Forward and backward passes of a step."""
+    """Forward and backward passes of a step through the model that is shared."""
+    own_model: ClassVar[bool] = False
+    """Each client trains a whole model of its own beside the shared one, and is scored by it."""
     holds_to_global: ClassVar[bool] = True
     """Steers local steps by the global model or by other clients."""
     corrected: ClassVar[bool] = False
@@ -428,7 +430,7 @@ SOLVERS = Axis(
     "sgd",
     _homes(
         "algorithms.solvers",
-        *("sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per_fedavg", "agc"),
+        *("sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per_fedavg", "agc", "ditto"),
     ),
     "securefl.Solver",
 )

@@ -318,6 +318,11 @@ class Config(Table):
         return self.exchange.seals_sums or self.seals_scores
 
     @property
+    def models_at_clients(self) -> bool:
+        """True where each client is scored by a model of which some or all is its own."""
+        return bool(self.algorithm.kept) or self.solver.own_model
+
+    @property
     def choices(self) -> tuple[OpenChoice, ...]:
         """The choice on each axis that takes choices of users' own."""
         return self.algorithm, self.solver, self.server, self.selection, self.fnr

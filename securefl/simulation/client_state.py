@@ -17,7 +17,7 @@ from securefl.types import Memory, NamedTensors
 
 _PARTS = tuple(field.name for field in fields(Memory))
 _NOTHING = Row(torch.empty(0), {})
-_EMPTY = Memory(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
+_EMPTY = Memory(**dict.fromkeys(_PARTS, _NOTHING))
 """Empty state, shared by all clients that keep nothing: it cannot be added to."""
 
 

@@ -45,10 +45,12 @@ def own_scores(said):
     return found
 
 
-@pytest.mark.parametrize("policy", ["fedavg", "fedbn"])
-def test_the_mean_is_that_of_a_simulations_clients(job, policy):
+@pytest.mark.parametrize(
+    "choice", ["algorithm.name=fedavg", "algorithm.name=fedbn", "solver.name=ditto"]
+)
+def test_the_mean_is_that_of_a_simulations_clients(job, choice):
     """And the model the same to the bit: the sum is after the round."""
-    here = job(f"algorithm.name={policy}", MEAN)
+    here = job(choice, MEAN)
     over, alone = here.over_loopback(), here.simulated()
     model, wanted = model_of(over), model_of(alone)
     assert all(torch.equal(model[name], wanted[name]) for name in wanted)

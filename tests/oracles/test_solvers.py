@@ -427,7 +427,7 @@ def test_control_of_a_clients_own_tensors_does_not_travel(solver):
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbn", "fixbn"])
 @pytest.mark.parametrize(
-    "solver", ["fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg", "agc"]
+    "solver", ["fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg", "agc", "ditto"]
 )
 def test_encryption_changes_nothing_that_matters(solver, algorithm):
     """After three rounds with all that travels encrypted, weights are within 1e-4 of the plain."""

@@ -20,7 +20,7 @@ SETTINGS = (
     "exchange.encrypt=none",
 )
 TO_SERVER = '"receiver": "server"'
-SOLVERS = ["sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg", "agc"]
+SOLVERS = ["sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg", "agc", "ditto"]
 SERVERS = ["momentum", "fedadam", "fedadagrad", "fedyogi", "fednova"]
 
 
@@ -44,7 +44,7 @@ RESET = "train.momentum_across_rounds=reset"
         ["server.name=fednova", RESET],
         ["solver.name=scaffold", "server.name=fednova", RESET],
         *([f"solver.name={name}", "algorithm.name=fedtan"] for name in ("moon", "feddc")),
-        *([f"solver.name={name}", "algorithm.name=fedbn"] for name in ("moon", "feddyn")),
+        *([f"solver.name={name}", "algorithm.name=fedbn"] for name in ("moon", "feddyn", "ditto")),
         *(
             [f"solver.name={name}", "algorithm.name=fixbn", "algorithm.freeze=both"]
             for name in ("moon", "feddyn", "feddc", "scaffold")

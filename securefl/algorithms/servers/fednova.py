@@ -13,7 +13,7 @@ The count is of gradients, whatever solver made them: FedProx's own ‖a_i‖₁
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
@@ -97,7 +97,8 @@ class _Session:
         factor = self.start.control[STEPS] / steps
         parameters = {name: w + factor * (end.parameters[name] - w) for name, w in origin.items()}
         like = next(iter(self.start.parameters.values()))
-        return End(parameters, {**end.control, STEPS: like.new_tensor(steps)}, end.memory)
+        control = {**end.control, STEPS: like.new_tensor(steps)}
+        return replace(end, parameters=parameters, control=control)
 
 
 def effective_steps(k: int, momentum: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from securefl.settings.axes import SolverChoice
@@ -93,6 +93,8 @@ class End:
     """Tensors that are averaged as this client's w_i; the names of `Start.origin`."""
     control: NamedTensors
     memory: NamedTensors
+    personal: NamedTensors = field(default_factory=dict)
+    """All tensors of a model of the client's own beside w_i, by which it is scored."""
 
 
 class LocalSession(Protocol):
