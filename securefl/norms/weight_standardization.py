@@ -3,7 +3,7 @@
 Qiao et al., Micro-Batch Training with Batch-Channel Normalization and Weight Standardization,
 arXiv 1903.10520: Ŵ = (W - μ) / √(σ² + ε), with μ and σ² over the weights of an output channel.
 A norm behind the layer sets the scale. Where there is none, scaled weight standardisation does:
-Ŵ = γ (W - μ) / (σ √N), with N weights an output channel (Brock, De, Smith, ICLR 2021, Eq. (3);
+Ŵ = γ (W - μ) / (σ √N), with N weights an output channel (Brock, De, Smith, ICLR 2021; in
 FedWon: Zhuang, Lyu, ICLR 2024, Eq. (1)).
 SGD acts on W. State dicts have the names of the plain layers.
 """
@@ -34,8 +34,8 @@ RELU_GAIN = math.sqrt(2 / (1 - 1 / math.pi))
 def scaled(weight: Float[Tensor, "Cout Cin *K"]) -> Float[Tensor, "Cout Cin *K"]:
     """Return γ Ŵ / √N, so that a layer of inputs ReLU(z), z of unit variance, has unit variance.
 
-    γ is a constant, as in FedWon; the gain that NFNets learn for each channel is left out. The
-    authors of NFNets divide by √max(N σ², ε), ε = 1e-4; here by √(N σ² + ε), which is smooth.
+    γ is a constant, as FedWon is read here; the gain that NFNets learn for each channel is left
+    out. Their authors divide by √max(N σ², ε), ε = 1e-4; here by √(N σ² + ε), which is smooth.
     """
     n = weight[0].numel()
     return RELU_GAIN / math.sqrt(n) * functional.layer_norm(weight, weight.shape[1:], eps=1e-4 / n)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.shapes, pytest.mark.usefixtures("quick")]
 
 ROUNDS, E, LAMBDA = 4, 3, 0.05
 GAMMA = 2**0.5 / (1 - 1 / math.pi) ** 0.5
-"""Brock, De, Smith, section 4.2. NFNets' own code has 1.71396, an estimate from random numbers."""
+"""The closed form. NFNets' own code has 1.71396, an estimate from random numbers."""
 
 
 def scaled_by_hand(weight):
@@ -79,7 +79,7 @@ def test_scaled_ws_leaves_no_norm_and_gives_every_layer_a_bias(name):
 
 
 def clipped_by_hand(weight, gradient):
-    """Eq. (3), row by row; a vector is one unit."""
+    """Unit-wise clipping, row by row; a vector is one unit."""
     if weight.dim() == 1:
         most = LAMBDA * max(float(weight.norm()), 1e-3)
         return gradient * min(1.0, most / float(gradient.norm()))

@@ -1,4 +1,4 @@
-"""FedPer (Arivazhagan et al., arXiv 1912.00818, Algorithms 1, 2): layers that stay at each client.
+"""FedPer (Arivazhagan et al., arXiv 1912.00818): layers that stay at each client.
 
 The base layers are averaged, the personalisation layers are each client's own and never travel: by
 default the last linear layer, else those that the settings name. The paper trains both parts

@@ -1,4 +1,4 @@
-"""Adaptive gradient clipping (Brock, De, Smith, Simonyan, ICML 2021, arXiv 2102.06171, Eq. (3)).
+"""Adaptive gradient clipping (Brock, De, Smith, Simonyan, ICML 2021, arXiv 2102.06171).
 
     G_i ← λ ‖W_i‖* G_i / ‖G_i‖   where   ‖G_i‖ > λ ‖W_i‖*,    ‖W_i‖* = max(‖W_i‖, ε),  ε = 1e-3
 
