@@ -19,7 +19,8 @@ from securefl.data.sources import leave_out_choices
 from securefl.errors import ConfigError, DataError
 from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.io.text import can_name_a_folder
-from securefl.metrics import Measure, chosen_metric, loss_name, takes_floats
+from securefl.metrics.chosen import Measure, chosen_metric
+from securefl.metrics.losses import loss_name, takes_floats
 from securefl.models.build import build_model
 from securefl.settings.choice import Choice
 from securefl.settings.clashes import reads_public

@@ -25,7 +25,7 @@ MEGABYTE = 1e6
 
 def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> None:
     """Print a table to stdout: one row for each run; its cost where any run has devices."""
-    from securefl.metrics import ACCURACY, heading
+    from securefl.metrics.by_name import ACCURACY, heading
     from securefl.report.census import hours, watt_hours
 
     by = {metrics[-1].metric for metrics, _ in runs.values() if metrics} or {ACCURACY}
@@ -63,7 +63,7 @@ def _last(sums: Sequence[float] | None) -> str:
 
 def scored(metrics: RoundMetrics, *, named: bool = False) -> str:
     """Return a round's score, after its metric's name where that is not said elsewhere."""
-    from securefl.metrics import SHARES, shown, title
+    from securefl.metrics.by_name import SHARES, shown, title
 
     value = shown(metrics.metric, metrics.score)
     return f"{title(metrics.metric)} {value}" if named or metrics.metric not in SHARES else value

@@ -53,7 +53,7 @@ class ScoreRow:
 
 def print_scores(name_columns: Sequence[str], rows: Sequence[ScoreRow], tau: float | None) -> None:
     """Print a table to stdout; all rows are by one metric."""
-    from securefl.metrics import SHARES, heading, shown
+    from securefl.metrics.by_name import SHARES, heading, shown
 
     metric = rows[0].metric
     share = metric in SHARES

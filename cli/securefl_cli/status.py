@@ -47,7 +47,7 @@ def status(run: Path, as_json: bool) -> None:
 
 
 def _told(found: RunStatus) -> list[str]:
-    from securefl.metrics import shown, title
+    from securefl.metrics.by_name import shown, title
 
     lines = [f"{found.name}: {found.state}, {_AT_WORK[found.at_work]}"]
     lines.append(f"Round {found.round} of {found.rounds}")

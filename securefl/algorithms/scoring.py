@@ -1,15 +1,18 @@
 """Metric and loss of a model on test samples."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import Loss
-from securefl.data.samples import BATCH, Samples, in_order
+from securefl.algorithms.mean_loss import outputs_of
+from securefl.data.samples import BATCH, Samples
 from securefl.errors import DataError
-from securefl.metrics import ACCURACY, Metric, accuracy_of, described, inferred_metric
+from securefl.metrics.by_name import ACCURACY, accuracy_of
+from securefl.metrics.chosen import inferred_metric
+from securefl.metrics.metric import Metric, described
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def evaluate(
     """
     parts: list[tuple[Tensor, Tensor]] = []
     total_loss = 0.0
-    for output, y, mean in _batches(model, test, loss, batch_size):
+    for output, y, mean in outputs_of(model, test, loss, batch_size):
         if not isinstance(output, Tensor):
             raise DataError(f"the model's output must be a tensor, not {described(output)}")
         parts.append((output, y))
@@ -63,23 +66,3 @@ def evaluate(
     outputs, targets = (torch.cat(values) for values in zip(*parts, strict=True))
     metric = metric or inferred_metric(loss, outputs, targets)
     return Score(metric.of(outputs, targets), total_loss / len(test), metric.name)
-
-
-def mean_loss(model: nn.Module, data: Samples, loss: Loss) -> float:
-    """Return the loss of a model in evaluation mode, a mean over the samples."""
-    batches = _batches(model, data, loss, BATCH)
-    return sum(mean * len(y) for _, y, mean in batches) / len(data)
-
-
-def _batches(
-    model: nn.Module, data: Samples, loss: Loss, batch_size: int
-) -> Iterator[tuple[Tensor, Tensor, float]]:
-    """Outputs, targets and mean loss of each batch."""
-    model.eval()
-    device = next(model.parameters()).device
-    for batch in in_order(data, batch_size):
-        x, y = (tensor.to(device) for tensor in batch)
-        with torch.no_grad():  # which a generator must not hold while its caller computes
-            output = model(x)
-            mean = float(loss(output, y))
-        yield output, y, mean

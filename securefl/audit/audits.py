@@ -33,7 +33,7 @@ from securefl.data.samples import whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
 from securefl.evaluation.named_data import Trained, load_trained
 from securefl.federation.message import SCORES
-from securefl.metrics import heading, shown
+from securefl.metrics.by_name import heading, shown
 from securefl.privacy.history import History
 from securefl.runs.folder_reader import RunRecord, read_run
 from securefl.runs.folder_writer import RunFolder, own_task_needed

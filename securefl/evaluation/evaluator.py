@@ -10,7 +10,8 @@ from securefl.algorithms.scoring import Score, evaluate
 from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
-from securefl.metrics import Metric, chosen_metric, inferred_metric
+from securefl.metrics.chosen import chosen_metric, inferred_metric
+from securefl.metrics.metric import Metric
 from securefl.task import Task
 from securefl.trial import labelled, tried
 from securefl.types import Memory, NamedTensors, State

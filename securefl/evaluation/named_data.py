@@ -21,7 +21,7 @@ from securefl.algorithms.scoring import evaluate as score
 from securefl.data.samples import Given, given_data, samples
 from securefl.errors import ConfigError, RunFolderError
 from securefl.io.files import require_tensors
-from securefl.metrics import Measure, chosen_metric
+from securefl.metrics.chosen import Measure, chosen_metric
 from securefl.norms.adapted import adapted_batch_norm
 from securefl.runs.folder_reader import MODEL, read_config
 from securefl.runs.folder_writer import RunFolder, own_task_needed, way_on

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import Loss, load_tensors
+from securefl.algorithms.mean_loss import mean_loss
 from securefl.algorithms.profiling import View, profiles
-from securefl.algorithms.scoring import Score, mean_loss
 from securefl.data.samples import Samples, in_order
 from securefl.errors import DataError, ValueRefused
 from securefl.exchange.noise import Draw
@@ -38,6 +38,7 @@ from securefl.types import (
 )
 
 if TYPE_CHECKING:
+    from securefl.algorithms.scoring import Score
     from securefl.federation.client import Client
 
 

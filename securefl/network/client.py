@@ -19,7 +19,7 @@ from securefl.federation.message import CARD
 from securefl.federation.query import Query
 from securefl.federation.site import Answers, Ask, Asked, Begin, Continue, Done, Reply, Request
 from securefl.federation.total import read_total
-from securefl.metrics import shown, title
+from securefl.metrics.by_name import shown, title
 from securefl.network import bodies
 from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link, Received

@@ -21,7 +21,7 @@ from securefl.federation.query import Query, scoring
 from securefl.federation.questions import NumberQuestion
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server
-from securefl.metrics import SHARES
+from securefl.metrics.by_name import SHARES
 from securefl.runs.divergence import check_loss
 from securefl.types import State
 

@@ -42,7 +42,7 @@ from securefl.federation.query import Query
 from securefl.federation.questions import number_bytes
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
-from securefl.metrics import shown, title
+from securefl.metrics.by_name import shown, title
 from securefl.network import bodies
 from securefl.network.authority_line import (
     STOPPED,

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from securefl.io.text import printable
-from securefl.metrics import ACCURACY, accuracy_of, heading, shown
+from securefl.metrics.by_name import ACCURACY, accuracy_of, heading, shown
 from securefl.settings.tables import Config
 
 

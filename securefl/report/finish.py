@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from securefl.metrics import SHARES
+from securefl.metrics.by_name import SHARES
 from securefl.privacy.history import History
 from securefl.report.plots import (
     cost_figure,

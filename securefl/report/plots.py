@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from securefl.federation.ledger import MEBIBYTE, Entry, Ledger
-from securefl.metrics import SHARES, title
+from securefl.metrics.by_name import SHARES, title
 from securefl.report.census import (
     KNOWN,
     by_quality,

@@ -16,7 +16,7 @@ from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.json import parsed
-from securefl.metrics import ACCURACY as ACCURACY_METRIC
+from securefl.metrics.by_name import ACCURACY as ACCURACY_METRIC
 from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config

@@ -43,7 +43,7 @@ from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.total import Terms, state_digest
 from securefl.federation.training import Training, round_generator
-from securefl.metrics import SHARES, accuracy_of, shown, title
+from securefl.metrics.by_name import SHARES, accuracy_of, shown, title
 from securefl.privacy.history import History
 from securefl.privacy.odometer import Odometer, Spending
 from securefl.runs.checkpoint import Checkpoint, check_memory

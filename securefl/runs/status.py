@@ -17,7 +17,7 @@ from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.io.files import read_lines
 from securefl.io.json import parsed
-from securefl.metrics import ACCURACY
+from securefl.metrics.by_name import ACCURACY
 from securefl.runs.folder_reader import (
     CHECKPOINT,
     INCIDENTS,

@@ -17,7 +17,7 @@ from securefl.algorithms.scoring import evaluate
 from securefl.data.samples import in_order, minibatches, samples
 from securefl.errors import DataError
 from securefl.federation.training import round_generator
-from securefl.metrics import r_squared
+from securefl.metrics.r_squared import RSquared
 
 CPU = torch.device("cpu")
 
@@ -81,16 +81,16 @@ def test_r_squared_is_scikit_learns(n, shape, seed, offset, dtype):
     y = torch.randn(n, *shape, generator=rng, dtype=dtype) + offset
     output = y + torch.randn(n, *shape, generator=rng, dtype=dtype)
     expected = r2_score(*(v.reshape(n, -1).double().numpy() for v in (y, output)))
-    assert r_squared(output, y) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    assert RSquared().of(output, y) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 def test_a_target_that_never_changes_is_met_or_not():
     """As in scikit-learn: 1 and 0, and a mean over targets counts them so."""
     y = torch.tensor([[1.0, 5.0, 1.0], [2.0, 5.0, 1.0], [4.0, 5.0, 1.0]])
     output = y + torch.tensor([0.5, 0.0, 0.1])
-    assert r_squared(output, y) == pytest.approx(r2_score(y.numpy(), output.numpy()))
-    assert r_squared(output[:, 1], y[:, 1]) == 1
-    assert r_squared(output[:, 2], y[:, 2]) == 0
+    assert RSquared().of(output, y) == pytest.approx(r2_score(y.numpy(), output.numpy()))
+    assert RSquared().of(output[:, 1], y[:, 1]) == 1
+    assert RSquared().of(output[:, 2], y[:, 2]) == 0
 
 
 @pytest.mark.parametrize("batch_size", [7, 100, 1024])

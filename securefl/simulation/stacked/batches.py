@@ -11,7 +11,7 @@ from torch.nn import functional
 from securefl.algorithms.algorithm import Loss
 from securefl.data.resident import Resident
 from securefl.data.samples import Samples, TensorSamples, batches_of
-from securefl.metrics import IGNORED
+from securefl.metrics.classes import IGNORED
 from securefl.norms.padded import Present
 
 

@@ -1,0 +1,70 @@
+"""All metrics by their names, and the names and values of metrics for people."""
+
+from securefl.errors import ConfigError
+from securefl.metrics.auc import Auc
+from securefl.metrics.calibration import CalibrationError
+from securefl.metrics.classes import Accuracy, BalancedAccuracy, Dice, LabelAccuracy, MacroF1
+from securefl.metrics.concordance import Concordance
+from securefl.metrics.metric import Metric
+from securefl.metrics.r_squared import RSquared
+
+METRICS: dict[str, type[Metric]] = {
+    metric.name: metric
+    for metric in (
+        *(Accuracy, LabelAccuracy, BalancedAccuracy, MacroF1, Auc, CalibrationError),
+        *(RSquared, Concordance, Dice),
+    )
+}
+"""Metrics by name; a line here, and its file, make another."""
+ACCURACY, LABEL_ACCURACY, R2 = Accuracy.name, LabelAccuracy.name, RSquared.name
+SHARES = frozenset(name for name, metric in METRICS.items() if metric.accuracy)
+"""Metrics that are accuracies: shares of right answers, 0..1."""
+
+
+def listed() -> str:
+    """Return the names of all metrics, each with what it measures, in one sentence's part."""
+    return ", ".join(f'"{name}" ({metric.about})' for name, metric in METRICS.items())
+
+
+def require_known(name: str) -> str:
+    """Return a metric's name; raises ValueError for one of no metric."""
+    if name not in METRICS:
+        raise ValueError(f"run.metric = {name!r:.80}: must be one of {', '.join(METRICS)}")
+    return name
+
+
+def title(metric: str) -> str:
+    """Return the name of a metric, for people."""
+    return METRICS[metric].title if metric in METRICS else metric
+
+
+def heading(metric: str) -> str:
+    """Return the name of a metric, to begin a line with."""
+    return title(metric)[:1].upper() + title(metric)[1:]
+
+
+def shown(metric: str, value: float) -> str:
+    """Return a value of a metric, for people: accuracies in %."""
+    return f"{100 * value:.1f} %" if metric in SHARES else f"{value:.3f}"
+
+
+def range_of(metric: str) -> tuple[float, float]:
+    """Return the least and the largest value of a metric; of a user's function any."""
+    known = METRICS.get(metric)
+    return (known.low, known.high) if known else (-float("inf"), float("inf"))
+
+
+def is_better(metric: str, value: float, than: float) -> bool:
+    """Return whether a value is better than another; of a user's function a larger one is."""
+    known = METRICS.get(metric)
+    return value > than if known is None or known.larger_is_better else value < than
+
+
+def accuracy_of(metric: str, value: float) -> float:
+    """Return the value of a metric that is an accuracy, 0..1; raises ConfigError for others."""
+    if metric not in SHARES:
+        raise ConfigError(
+            f"there is no accuracy: the metric is {title(metric)}, {value:.3g}; read the score, or "
+            "give the task another metric"
+        )
+    return value

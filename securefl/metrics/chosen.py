@@ -1,0 +1,96 @@
+"""The metric of a task: by its name, a function of the user's, or the one that its loss implies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from torch import Tensor
+
+from securefl.errors import ConfigError, DataError
+from securefl.metrics.by_name import ACCURACY, LABEL_ACCURACY, METRICS, R2, SHARES, listed
+from securefl.metrics.losses import (
+    ignored_label,
+    loss_name,
+    takes_classes,
+    takes_labels,
+    takes_numbers,
+)
+from securefl.metrics.metric import Metric, OfMeans, described, zeros_and_ones
+
+Measure = Callable[[Tensor, Tensor], float]
+"""Function of all outputs and all targets of some test data to a number; larger is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own(OfMeans):
+    """A function of the user's, which is given outputs and targets on the CPU."""
+
+    name: str  # type: ignore[misc]  # of an object here, of a class elsewhere
+    measure: Measure
+
+    def of(self, outputs: Tensor, targets: Tensor) -> float:
+        """Return the number of these outputs and targets.
+
+        Raises:
+            ConfigError: the function gives none.
+            DataError: an accuracy outside of 0..1, or as the function raises.
+        """
+        value = self._number(self.measure(outputs.cpu(), targets.cpu()))
+        if self.name in SHARES and not 0 <= value <= 1:
+            raise DataError(
+                f"metric {self.name}: gave {value:g}, and an accuracy is a share of right answers, "
+                "0..1; divide it, or give the function another name"
+            )
+        return value
+
+    def _number(self, value: object) -> float:
+        try:
+            return float(value)  # type: ignore[arg-type]  # a user's function gives anything
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"metric {self.name}: gave {described(value)}; the function must return one number "
+                "for all outputs and targets: a float, or a tensor of one element"
+            ) from error
+
+
+def chosen_metric(given: str | Measure, loss: object = None) -> Metric:
+    """Return the metric of this name, or of a user's function.
+
+    Labels that the loss leaves out of its mean, metrics of classes leave out, too.
+
+    Raises:
+        ConfigError: neither a name nor a function.
+    """
+    if isinstance(given, str) and given in METRICS:
+        metric = METRICS[given]
+        leaves_out = any(field.name == "ignored" for field in fields(metric))  # type: ignore[arg-type]
+        return metric(ignored=ignored_label(loss)) if leaves_out else metric()  # type: ignore[call-arg]
+    if isinstance(given, str) or not callable(given):
+        raise ConfigError(
+            f"metric = {given!r:.80}: must be one of {', '.join(METRICS)}, or a function of "
+            "(outputs, targets) that gives a number"
+        )
+    return Own(getattr(given, "__name__", type(given).__name__), given)
+
+
+def inferred_metric(loss: object, outputs: object, targets: Tensor) -> Metric:
+    """Return the metric of a task that names none, where loss, outputs and targets leave no doubt.
+
+    Raises:
+        DataError: they do.
+    """
+    whole = not targets.is_floating_point()
+    if isinstance(outputs, Tensor):
+        like_targets = outputs.is_floating_point() and outputs.shape == targets.shape
+        if takes_classes(loss) and whole and outputs.dim() > 1:
+            return chosen_metric(ACCURACY, loss)
+        if takes_labels(loss) and like_targets and zeros_and_ones(targets):
+            return chosen_metric(LABEL_ACCURACY)
+        if takes_numbers(loss) and like_targets and not whole:
+            return chosen_metric(R2)
+    raise DataError(
+        f"which metric scores the loss {loss_name(loss)}, outputs {described(outputs)} and targets "
+        f"{described(targets)} is not certain: give one, Task(..., metric=...): {listed()}, or a "
+        "function of (outputs, targets)"
+    )

@@ -1,0 +1,60 @@
+"""Losses of torch: which targets they take, and which label they leave out."""
+
+from functools import partial
+
+from torch import nn
+from torch.nn import functional
+
+from securefl.metrics.classes import IGNORED
+
+_OF_CLASSES = (
+    *(functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss),
+    *(nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss),
+)
+_OF_LABELS = (functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss)
+_OF_NUMBERS = (
+    *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
+    *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss),
+)
+
+
+def takes_classes(loss: object) -> bool:
+    """Return whether the loss is one of torch's whose targets are numbers of classes."""
+    return _kind(loss) in _OF_CLASSES
+
+
+def takes_labels(loss: object) -> bool:
+    """Return whether the loss is one of torch's of a logit for each label, 0 or 1."""
+    return _kind(loss) in _OF_LABELS
+
+
+def takes_numbers(loss: object) -> bool:
+    """Return whether the loss is one of torch's of a number for each output."""
+    return _kind(loss) in _OF_NUMBERS
+
+
+def takes_floats(loss: object) -> bool:
+    """Return whether the loss is one of torch's with a floating-point target for each output."""
+    return _kind(loss) in (*_OF_LABELS, *_OF_NUMBERS)
+
+
+def ignored_label(loss: object) -> int:
+    """Return the label that a loss of classes leaves out of its mean."""
+    while isinstance(loss, partial):
+        if "ignore_index" in loss.keywords:
+            return int(loss.keywords["ignore_index"])
+        loss = loss.func
+    return int(getattr(loss, "ignore_index", IGNORED))
+
+
+def loss_name(loss: object) -> str:
+    """Return the name of a loss, for a message."""
+    kind = _kind(loss)
+    return str(getattr(kind, "__name__", type(loss).__name__))
+
+
+def _kind(loss: object) -> object:
+    """Return the function, or the class of a module."""
+    while isinstance(loss, partial):
+        loss = loss.func
+    return type(loss) if isinstance(loss, nn.Module) else loss
