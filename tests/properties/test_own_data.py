@@ -347,8 +347,8 @@ def test_a_run_is_scored_by_the_metric_of_its_task():
     assert trained(Task(**named, loss=ours, metric="r2")).metric == "r2"
     with pytest.raises(DataError, match=r"loss <lambda>, .* is not certain: give one, Task\("):
         trained(Task(**named, loss=ours))
-    with pytest.raises(ConfigError, match="metric = 'auc': must be one of accuracy, label-acc"):
-        Task(**named, metric="auc")
+    with pytest.raises(ConfigError, match="metric = 'auroc': must be one of accuracy, label-acc"):
+        Task(**named, metric="auroc")
 
 
 def test_no_accuracy_is_outside_of_0_and_1():
