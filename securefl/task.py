@@ -223,6 +223,23 @@ def configured_task(config: Config) -> Task:
     )
 
 
+def with_metric(task: Task, config: Config) -> Task:
+    """Return the task with the settings' metric, where these name one.
+
+    Raises:
+        ConfigError: the task has another.
+    """
+    named = config.run.metric
+    if named is None or task.metric == named:
+        return task
+    if task.metric is not None:
+        raise ConfigError(
+            f"run.metric = {named!r}, and the task has the metric {loss_name(task.metric)}: leave "
+            "one of them out"
+        )
+    return replace(task, metric=named)
+
+
 def own_settings(config: Config, task: Task) -> Config:
     """Return the settings of a run on a user's own task: defaults of others name nothing in it."""
     config = config.with_choices(task.choices)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from securefl.io.text import printable
+from securefl.metrics.by_name import METRICS, listed
 from securefl.settings.load import load_config
 from securefl_cli.own_data import Own, allowed_model_option, sites_option
 from securefl_cli.progress import progress_bar
@@ -99,16 +100,22 @@ def note_untrained_statistics(config: Config) -> None:
     help="Also with BN statistics re-estimated from the data; the weight of the old ones, 0.9.",
 )
 @batch_size_option
+@click.option(
+    "--metric",
+    type=click.Choice(list(METRICS)),
+    help=f"Instead of the run's: {listed()}.",
+)
 @sites_option(
     "A site of a run whose sites have their own data, and its file here: its own test samples. "
     "May be given several times."
 )
 @allowed_model_option
-def evaluate_run(
+def evaluate_run(  # noqa: PLR0913, PLR0917  (click gives each option)
     run_folder: Path,
     names: tuple[str, ...],
     adapt_bn: float | None,
     batch_size: int,
+    metric: str | None,
     sites: tuple[str, ...],
     model: str | None,
 ) -> None:
@@ -143,7 +150,7 @@ def evaluate_run(
     elif not names:
         given.append(unseen_data("test", trained.config, trained.task))
     rows = [
-        _row(label, trained, data, adapt_bn, batch_size)
+        _row(label, trained, data, adapt_bn, batch_size, metric)
         for found in given
         for label, data in found.items()
     ]
@@ -152,13 +159,25 @@ def evaluate_run(
 
 
 def _row(
-    label: str, trained: Trained, data: ClientData, adapt_bn: float | None, batch_size: int
+    label: str,
+    trained: Trained,
+    data: ClientData,
+    adapt_bn: float | None,
+    batch_size: int,
+    metric: str | None,
 ) -> ScoreRow:
     from securefl.data.samples import samples
     from securefl.evaluation.named_data import evaluate
 
     n_samples = len(samples(data, label))  # first, since it names what it refuses
-    score = partial(evaluate, trained.model, data, batch_size=batch_size, loss=trained.task.loss)
+    score = partial(
+        evaluate,
+        trained.model,
+        data,
+        batch_size=batch_size,
+        loss=trained.task.loss,
+        metric=metric or trained.task.metric,
+    )
     found = score()
     adapted = None
     if adapt_bn is not None:

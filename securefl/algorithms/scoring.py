@@ -12,7 +12,7 @@ from securefl.data.samples import BATCH, Samples
 from securefl.errors import DataError
 from securefl.metrics.by_name import ACCURACY, accuracy_of
 from securefl.metrics.chosen import inferred_metric
-from securefl.metrics.metric import Metric, described
+from securefl.metrics.metric import Metric, Pooled, described
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Score:
     """Quality of a model."""
 
     value: float
-    """Value by `metric`: of accuracies 0..1, of R² at most 1.
+    """Value by `metric`; NaN where the samples have none, as AUC of one class alone.
 
     **(note)** FedProf reports an "accuracy" of its regression, GasTurbine, and does not define it;
     here it is R²."""
@@ -29,6 +29,10 @@ class Score:
     metric: str = ACCURACY
     clients: "Mapping[str, Score]" = field(default_factory=dict)
     """Scores by client, where each is scored by itself and this is their mean."""
+    pooled: Pooled | None = None
+    """Value over all clients' samples, where each is scored by itself."""
+    sums: Tensor | None = field(default=None, compare=False, repr=False)
+    """Sums over these samples that `pooled` follows from: `Metric.sums`."""
 
     @property
     def accuracy(self) -> float:
@@ -65,4 +69,5 @@ def evaluate(
         total_loss += mean * len(y)
     outputs, targets = (torch.cat(values) for values in zip(*parts, strict=True))
     metric = metric or inferred_metric(loss, outputs, targets)
-    return Score(metric.of(outputs, targets), total_loss / len(test), metric.name)
+    value, sums = metric.measured(outputs, targets)
+    return Score(value, total_loss / len(test), metric.name, sums=sums)

@@ -13,7 +13,7 @@ from securefl.settings.axes import DrawnSelector
 from securefl.settings.tables import Config, Encrypt
 from securefl.types import Kind
 
-READ_BY_SERVER = frozenset({SCORE_MEAN.name, *(f"update/{kind}" for kind in Kind)})
+READ_BY_SERVER = frozenset({SCORE_MEAN, *(f"update/{kind}" for kind in Kind)})
 """Names of all totals that a server applies: those at a round's end."""
 SEALED: dict[Encrypt, set[Kind]] = {
     Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS, Kind.CLIPPING, Kind.SCORES},

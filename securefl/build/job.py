@@ -21,8 +21,9 @@ from securefl.build.training import (
 from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
+from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.plain import PlainChannel
-from securefl.federation.message import SCORE_MEAN
+from securefl.federation.message import scores_sum
 from securefl.federation.server import WeightShares
 from securefl.federation.training import Training
 from securefl.privacy.clipping import clipping_of
@@ -30,7 +31,15 @@ from securefl.privacy.independence_check import require_independent
 from securefl.privacy.odometer import Spending
 from securefl.settings.axes import REFINEMENTS
 from securefl.settings.tables import Config
-from securefl.task import Task, client_data, configured_task, own_settings, placed
+from securefl.task import (
+    Task,
+    client_data,
+    client_names,
+    configured_task,
+    own_settings,
+    placed,
+    with_metric,
+)
 from securefl.types import Kind, MessageSpec, Plan
 
 
@@ -50,6 +59,8 @@ class Job:
     """Least clients of a round; with fewer it passes without any."""
     public_samples: float
     """Expected number that a client trains on in a round."""
+    evaluator: Evaluator
+    """Scorer by the run's metric; a site has its own test data in it alone."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,8 +90,7 @@ class Job:
     @property
     def score_sums(self) -> tuple[MessageSpec, ...]:
         """Sums after a round between separate processes: the clients' scores, where they are."""
-        summed = self.scores_at_clients and self.config.sites.scores == "mean"
-        return (SCORE_MEAN,) if summed else ()
+        return (scores_sum(self.evaluator.n_sums),) if self.scores_at_clients else ()
 
     @property
     def shares(self) -> WeightShares | None:
@@ -117,7 +127,8 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
             "[samples]: sites bring their own data: give this one's with --data site.toml, or, in "
             "a rehearsal on one machine, each with --site NAME=site.toml"
         )
-    task = placed(task or configured_task(config), config.run.device)
+    task = with_metric(task or configured_task(config), config)
+    task = placed(task, config.run.device)
     if here is None or task.public is not None:  # else the server warms up the model, and sends it
         task = warmed_up(config, task)
     data, batch_size = client_data(config, task)
@@ -140,7 +151,9 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
     algorithm = Participating(algorithm, len(data), everyone, aggregation)
     algorithm = config.privacy.around(config, algorithm, task.model, len(data))
     data = {name: of for name, of in data.items() if name in local}
-    return Job(config, task, data, public, algorithm, training, weights, needed, public_samples)
+    evaluator = Evaluator(task, client_names(config, task))
+    found = config, task, data, public, algorithm, training, weights, needed, public_samples
+    return Job(*found, evaluator)
 
 
 def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:

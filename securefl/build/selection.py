@@ -77,7 +77,8 @@ def participation(config: Config, ground: Ground) -> Participation:
 
 def numbers_of(job: Job) -> tuple[str, ...]:
     """Return the names of the answers that a job asks of single clients, scores among them."""
-    scores = SCORES if job.scores_at_clients and not job.score_sums else ()
+    each = job.scores_at_clients and job.config.sites.scores == "each"
+    scores = SCORES if each else ()
     return (*job.config.selection.asked, *scores)
 
 

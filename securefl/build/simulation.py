@@ -11,7 +11,6 @@ from securefl.build.parties import keys_for, parties_of
 from securefl.build.selection import Ground, participation
 from securefl.build.training import divergence_advice
 from securefl.errors import ConfigError
-from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.officer import KeySet
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
@@ -48,7 +47,6 @@ def simulated(
     keys = keys_for(config, keys)
     job, record = job_of(config, task), record or Record()
     config, task = job.config, job.task
-    evaluator = Evaluator(task, client_names(config, task))
     identities = identities or Identities.ephemeral(job.data)
     identities.require(job.data)
     parties = parties_of(job, keys, identities, record)
@@ -85,8 +83,8 @@ def simulated(
             cards=cards,
             broadcast=broadcast,
             participation=participation(config, ground),
-            score=lambda model, state: evaluator.score(model, state, engine.memories),
-            metric=evaluator.metric,
+            score=lambda model, state: job.evaluator.score(model, state, engine.memories),
+            metric=job.evaluator.metric,
             record=record,
             engine_words=chosen.words,
             least_clients=parties.least,

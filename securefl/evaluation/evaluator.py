@@ -1,8 +1,13 @@
 """Scores of a run, round by round: of the global model, or of each client's own."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import lay_over, load_tensors
@@ -11,10 +16,12 @@ from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
 from securefl.metrics.chosen import chosen_metric, inferred_metric
-from securefl.metrics.metric import Metric
-from securefl.task import Task
+from securefl.metrics.metric import Metric, Pooled
 from securefl.trial import labelled, tried
 from securefl.types import Memory, NamedTensors, State
+
+if TYPE_CHECKING:
+    from securefl.task import Task
 
 
 class Evaluator:
@@ -22,7 +29,8 @@ class Evaluator:
 
     The score is the global model's on the common test data. Where a part of the model is each
     client's own (client-specific BN), or where clients have test data of their own, it is the mean
-    over clients of their models' scores (FedTAN, appendix D), which it then holds, too.
+    over clients of their models' scores (FedTAN, appendix D), which it then holds, too. Beside it
+    is the metric's value over all clients' samples, by the sums of their sums.
     """
 
     def __init__(self, task: Task, names: Sequence[str]) -> None:
@@ -43,6 +51,8 @@ class Evaluator:
         found = {owner: samples(data, owner) for owner, data in tests.items()}
         outputs = tried(task.model, task.loss, found)
         self._metric = _metric(task, outputs)
+        self.n_sums = self._metric.n_sums(*next(iter(outputs.values())))
+        """Number of sums that the metric's value over all clients follows from."""
         found = labelled(found, outputs, task.loss)
         # Near the model, since they are passed over every round.
         self._common, *own = near(found, task.model).values()
@@ -72,18 +82,25 @@ class Evaluator:
         return self._scored(model, self._own.get(name, self._common))
 
     def mean_of(self, scores: Mapping[str, Score]) -> Score:
-        """Return the mean over clients."""
-        value, loss = (fmean(getattr(s, of) for s in scores.values()) for of in ("value", "loss"))
-        return Score(value, loss, self._metric.name, scores)
+        """Return the mean over clients; that of values over those that have one."""
+        values = [s.value for s in scores.values() if not math.isnan(s.value)]
+        value, loss = fmean(values or [math.nan]), fmean(s.loss for s in scores.values())
+        sums = [s.sums for s in scores.values() if s.sums is not None]
+        pooled = self.pooled(torch.stack(sums).sum(dim=0)) if len(sums) == len(scores) else None
+        return Score(value, loss, self._metric.name, scores, pooled)
 
     @property
     def metric(self) -> str:
         """Name of the metric."""
         return self._metric.name
 
-    def named(self, value: float, loss: float) -> Score:
+    def named(self, value: float, loss: float, pooled: Pooled | None = None) -> Score:
         """Return the mean that was worked out elsewhere, under the metric's name."""
-        return Score(value, loss, self.metric)
+        return Score(value, loss, self.metric, pooled=pooled)
+
+    def pooled(self, sums: Tensor) -> Pooled:
+        """Return the value over all clients, by the sum of their sums."""
+        return self._metric.pooled(sums)
 
     def _scored(self, model: nn.Module, test: Samples) -> Score:
         return evaluate(model, test, self._loss, self._metric)

@@ -29,7 +29,7 @@ from securefl.runs.folder_reader import holds_run, read_config, read_run
 from securefl.runs.folder_writer import RunFolder, write_atomically
 from securefl.runs.loop import OnRound
 from securefl.settings.tables import Config
-from securefl.task import Task, configured_task, domains, own_settings
+from securefl.task import Task, configured_task, domains, own_settings, with_metric
 
 JSON_REPORT, MARKDOWN_REPORT = "report.json", "report.md"
 
@@ -82,7 +82,7 @@ def leave_one_out(
     scores: list[ExternalScore] = []
     for domain, (settings, task) in folds.items():
         _train(domain, settings, task, folders[domain], watch or _unwatched)
-        task = task or configured_task(settings)  # noqa: PLW2901
+        task = with_metric(task or configured_task(settings), settings)  # noqa: PLW2901
         model = with_trained_tensors(folders[domain], task.model)
         for client, data in task.external.items():
             n = len(samples(data, client))  # first, since it names what it refuses

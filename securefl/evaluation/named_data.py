@@ -28,7 +28,7 @@ from securefl.runs.folder_writer import RunFolder, own_task_needed, way_on
 from securefl.runs.loop import Result
 from securefl.runs.task_record import require_same_task
 from securefl.settings.tables import Config
-from securefl.task import Task, configured_task, data_types
+from securefl.task import Task, configured_task, data_types, with_metric
 from securefl.trial import labelled, require_plain, tried
 from securefl.types import NamedTensors
 
@@ -128,7 +128,7 @@ def load_trained(folder: Path | str, task: Task | None = None) -> Trained:
         )
     if task is not None:
         require_same_task(folder, task, config)
-    task = task or configured_task(config)
+    task = with_metric(task or configured_task(config), config)
     return Trained(config, task, with_trained_tensors(folder, task.model))
 
 

@@ -44,6 +44,7 @@ from securefl.exchange.sums import (
     MessageId,
     Sealed,
 )
+from securefl.exchange.whole import PART_BITS
 from securefl.io.json import require_plain
 from securefl.types import Kind, MessageSpec, Weighing
 
@@ -61,12 +62,9 @@ NUMBER, NUMBER_FORM = struct.Struct("<d"), "number/float64"
 SCORE_VALUE, SCORE_LOSS = SCORES = "score/value", "score/loss"
 """Names of a client's score by the run's metric and by its loss, where it has a model or test data
 of its own and the server reads each client's."""
-_NUMBER = torch.zeros((), dtype=torch.float64)
-SCORE_MEAN = MessageSpec(
-    "score/mean", Kind.SCORES, 2, Weighing.EQUAL, like={"value": _NUMBER, "loss": _NUMBER}
-)
-"""Sum of both where the server reads their mean over clients alone."""
-SCORING = frozenset({*SCORES, SCORE_MEAN.name})
+SCORE_MEAN = "score/mean"
+"""Name of the sum of both, and of what the metric's value over all clients follows from."""
+SCORING = frozenset({*SCORES, SCORE_MEAN})
 """Names of all messages after a round, by which its model is scored."""
 CARD, CARD_FORM = "card", "cards/hpke/1"
 _LENGTH = struct.Struct("<H")
@@ -89,6 +87,18 @@ _WHY_NOT: dict[type[SignatureRefused], str] = {
 
 Buffer = TypeVar("Buffer", bytes, memoryview)
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+def scores_sum(n_sums: int) -> MessageSpec:
+    """Return the message `SCORE_MEAN` of a metric of so many sums.
+
+    It has a client's value, or 0 where it has none; its loss; 1 or 0, whether it has a value; and
+    the sums in parts (`exchange.whole`).
+    """
+    number = torch.zeros((), dtype=torch.float64)
+    sums = torch.zeros(len(PART_BITS) * n_sums, dtype=torch.float64)
+    like = {"value": number, "loss": number, "scored": number, "sums": sums}
+    return MessageSpec(SCORE_MEAN, Kind.SCORES, 3 + len(sums), Weighing.EQUAL, like=like)
 
 
 class Header(BaseModel):

@@ -290,7 +290,7 @@ class _Opened:
 
 def _one_of(name: str) -> str:
     """Return the name that a total is held against others under."""
-    return name if name == SCORE_MEAN.name else _ROUND
+    return name if name == SCORE_MEAN else _ROUND
 
 
 def fewest(lists: Collection[frozenset[str]]) -> list[str]:

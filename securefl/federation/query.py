@@ -6,6 +6,7 @@ Queries of the server to single clients, and their answers: one signed message e
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from securefl.data.samples import Samples, in_order
 from securefl.errors import DataError, ValueRefused
 from securefl.exchange.noise import Draw
 from securefl.exchange.profile_match import Profile
+from securefl.exchange.whole import in_parts
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.contribution import Refused, cannot_send
 from securefl.federation.message import CARD, SCORE_MEAN, SCORE_VALUE, SCORES
@@ -32,6 +34,7 @@ from securefl.types import (
     PROFILE,
     SIZE,
     Memory,
+    MessageSpec,
     NamedTensors,
     Plan,
     State,
@@ -95,16 +98,18 @@ class Query:
     """Unit that a profile is measured in."""
 
 
-def scoring(run: str, state: State, since: Mapping[str, int], job: str) -> RoundContext:
+def scoring(
+    run: str, state: State, since: Mapping[str, int], job: str, spec: MessageSpec
+) -> RoundContext:
     """Return the terms of the sum of scores under a state, of the clients in `since`, in order."""
     once = dict.fromkeys(since, 1)
-    return RoundContext(run, state, Plan(update=(SCORE_MEAN,)), once, since, job=job)
+    return RoundContext(run, state, Plan(update=(spec,)), once, since, job=job)
 
 
 class Respondent:
     """Answers to queries, of the clients whose data are in this process."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  (what clients may be asked for)
         self,
         clients: Mapping[str, Client],
         data: Mapping[str, Samples],
@@ -112,6 +117,7 @@ class Respondent:
         loss: Loss,
         profiling: Profiling | None = None,
         score: Callable[[nn.Module, State, str, NamedTensors], Score] | None = None,
+        score_sum: MessageSpec | None = None,
     ) -> None:
         """Take the clients and their data.
 
@@ -123,6 +129,7 @@ class Respondent:
             profiling: settings of profiles; None where nobody asks for one.
             score: scores a client's own model, the state's with its own tensors laid over it; None
                 where nobody asks for it.
+            score_sum: message that its sum travels in (`scores_sum`); None where nobody asks.
         """
         self._clients = clients
         self._data = data
@@ -130,6 +137,7 @@ class Respondent:
         self._loss = loss
         self._profiling = profiling
         self._score = score
+        self._score_sum = score_sum
         self._copy: nn.Module | None = None
         self._scored: dict[str, tuple[tuple[int, str], Score]] = {}
         """Last score of each client, after its state: two queries ask for a part of it each."""
@@ -166,23 +174,29 @@ class Respondent:
         }
 
     def scores(
-        self, context: RoundContext, memories: Mapping[str, Memory]
+        self,
+        run: str,
+        state: State,
+        since: Mapping[str, int],
+        job: str,
+        memories: Mapping[str, Memory],
     ) -> dict[str, bytes | Refused]:
         """Return each client's contribution to the sum of scores (`scoring`), or its refusal."""
-        scored, found = self._scorer(context.state, memories), dict[str, bytes | Refused]()
+        scored, found = self._scorer(state, memories), dict[str, bytes | Refused]()
+        spec = self._score_sum
+        if spec is None:
+            raise DataError("clients are asked for a sum of scores, which these settings have none")
+        context = scoring(run, state, since, job, spec)
         for name in context.times:
             score, received = scored(name), context.terms(name).bind(context.told)
-            values = {
-                part: torch.tensor(getattr(score, part), dtype=torch.float64)
-                for part in ("value", "loss")
-            }
-            about = context.run, context.number, SCORE_MEAN, values
+            about, model = (run, context.number, spec), context.model
             try:
+                sent = _as_sent(score)
                 found[name] = self._clients[name].contribute(
-                    *about, state=received, model=context.model
+                    *about, sent, state=received, model=model
                 )
             except ValueRefused as error:
-                found[name] = cannot_send(name, SCORE_MEAN.name, str(error))
+                found[name] = cannot_send(name, SCORE_MEAN, str(error))
         return found
 
     def last_score(self, name: str) -> Score | None:
@@ -247,3 +261,12 @@ class Respondent:
             return self._clients[name].send_profile(*about, made.in_range(), under)
         except (ValueRefused, DataError) as error:
             return cannot_send(name, PROFILE, f"{name}: {error}")
+
+
+def _as_sent(score: Score) -> NamedTensors:
+    """Return a score as `scores_sum` has it; raises ValueRefused for sums out of range."""
+    assert score.sums is not None  # noqa: S101 -- for mypy: it was worked out here
+    scored = not math.isnan(score.value)
+    numbers = {"value": score.value if scored else 0.0, "loss": score.loss, "scored": scored}
+    values = {name: torch.tensor(of, dtype=torch.float64) for name, of in numbers.items()}
+    return {**values, "sums": in_parts(score.sums)}

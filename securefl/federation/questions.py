@@ -33,7 +33,7 @@ Quantity = Literal["divergence", "loss", "n_samples"]
 ALLOWED = {
     SIZE: NumberRange(1, 2**40, whole=True),
     LOSS: NumberRange(-1e30, 1e30),
-    SCORE_VALUE: NumberRange(-1e30, 1e30),
+    SCORE_VALUE: NumberRange(-1e30, 1e30, or_none=True),
     SCORE_LOSS: NumberRange(-1e30, 1e30),
 }
 """Range of each answer; outside, sums over clients and exponentials would not be finite."""

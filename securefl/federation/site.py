@@ -16,7 +16,7 @@ from securefl.federation.clients_round import Answer, ClientsRound, RoundContext
 from securefl.federation.contribution import PlainRows, Refused, Sent
 from securefl.federation.message import SCORE_MEAN, SCORES
 from securefl.federation.pausable import Pausable, Waiting
-from securefl.federation.query import Query, Respondent, scoring
+from securefl.federation.query import Query, Respondent
 from securefl.types import Floats, Memory, Plan, State
 
 # Requests.
@@ -237,11 +237,11 @@ class Site:
 
     def _answers(self, request: Ask) -> dict[str, bytes | Refused]:
         memories: Mapping[str, Memory] = {}
-        if request.query.name in {SCORE_MEAN.name, *SCORES}:
+        if request.query.name in {SCORE_MEAN, *SCORES}:
             memories = self._store.of_rounds(request.since)
-        if request.query.name == SCORE_MEAN.name:
-            context = scoring(request.run, request.state, request.since, request.job)
-            return self._respondent.scores(context, memories)
+        if request.query.name == SCORE_MEAN:
+            of_round = request.run, request.state, request.since, request.job
+            return self._respondent.scores(*of_round, memories)
         about = request.run, request.query, request.state, request.names
         return self._respondent.answers(*about, memories)
 

@@ -5,6 +5,7 @@ authority can open, or officers can.
 """
 
 import hashlib
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -49,8 +50,12 @@ class NumberRange:
     least: float
     most: float
     whole: bool = False
+    or_none: bool = False
+    """True where NaN counts: there may be no number."""
 
     def __contains__(self, number: float) -> bool:
+        if self.or_none and math.isnan(number):
+            return True
         return self.least <= number <= self.most and (not self.whole or number.is_integer())
 
     def __str__(self) -> str:

@@ -1,11 +1,13 @@
 """All metrics by their names, and the names and values of metrics for people."""
 
+import math
+
 from securefl.errors import ConfigError
 from securefl.metrics.auc import Auc
 from securefl.metrics.calibration import CalibrationError
 from securefl.metrics.classes import Accuracy, BalancedAccuracy, Dice, LabelAccuracy, MacroF1
 from securefl.metrics.concordance import Concordance
-from securefl.metrics.metric import Metric
+from securefl.metrics.metric import Metric, Pooled, Pooling
 from securefl.metrics.r_squared import RSquared
 
 METRICS: dict[str, type[Metric]] = {
@@ -44,14 +46,25 @@ def heading(metric: str) -> str:
 
 
 def shown(metric: str, value: float) -> str:
-    """Return a value of a metric, for people: accuracies in %."""
+    """Return a value of a metric, for people: accuracies in %, and none as such."""
+    if math.isnan(value):
+        return "none"
     return f"{100 * value:.1f} %" if metric in SHARES else f"{value:.3f}"
+
+
+def shown_over_all(metric: str, pooled: Pooled) -> str:
+    """Return the value over all clients, for people, after words on where it comes from."""
+    value = shown(metric, pooled.value)
+    if pooled.pooling is Pooling.MEAN:
+        return f"weighted by samples {value}"
+    within = f" ± {pooled.within:.3f}" if pooled.pooling is Pooling.HISTOGRAM else ""
+    return f"over all samples {value}{within}"
 
 
 def range_of(metric: str) -> tuple[float, float]:
     """Return the least and the largest value of a metric; of a user's function any."""
     known = METRICS.get(metric)
-    return (known.low, known.high) if known else (-float("inf"), float("inf"))
+    return (known.low, known.high) if known else (-math.inf, math.inf)
 
 
 def is_better(metric: str, value: float, than: float) -> bool:

@@ -28,7 +28,6 @@ class CalibrationError(OfSums):
     needs: ClassVar[str] = ONE_LOGIT
     about: ClassVar[str] = f"of the largest probability, in {N_BINS} bins; smaller is better"
     larger_is_better: ClassVar[bool] = False
-    whole: ClassVar[bool] = False
     of_classes: ClassVar[bool] = True
     ignored: int = IGNORED
     """Label that is left out."""

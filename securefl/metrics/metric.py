@@ -56,8 +56,6 @@ class Metric(ABC):
     high: ClassVar[float] = 1.0
     """Largest value."""
     pooling: ClassVar[Pooling] = Pooling.SUMS
-    whole: ClassVar[bool] = True
-    """True where the sums are whole numbers: counts."""
     of_classes: ClassVar[bool] = False
     """True where targets may be numbers of classes."""
     of_numbers: ClassVar[bool] = False
@@ -111,7 +109,6 @@ class OfMeans(Metric):
     """A metric that is no function of sums: over clients the weighted mean of their values."""
 
     pooling: ClassVar[Pooling] = Pooling.MEAN
-    whole: ClassVar[bool] = False
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the value times the samples, and the samples; zeros where it is not finite."""

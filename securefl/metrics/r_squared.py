@@ -27,7 +27,6 @@ class RSquared(Metric):
     needs: ClassVar[str] = "a number for each target"
     about: ClassVar[str] = "numbers: 1 less the share of their variance that is missed"
     low: ClassVar[float] = -math.inf
-    whole: ClassVar[bool] = False
     of_numbers: ClassVar[bool] = True
 
     def of(self, outputs: Tensor, targets: Tensor) -> float:

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from securefl.algorithms.scoring import Score
 from securefl.build.job import Job
@@ -14,7 +12,6 @@ from securefl.build.own_data import site_job
 from securefl.build.selection import most_times, numbers_of, profiling_of
 from securefl.data.site_file import read_site
 from securefl.errors import ConfigError, PeerError
-from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.blind import n_client_bytes
 from securefl.exchange.layout import hollow
 from securefl.exchange.one_time import OneTimeSealer
@@ -38,7 +35,7 @@ from securefl.settings.digests import settings_digest
 from securefl.settings.tables import Config
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
-from securefl.types import Floats, Kind, MessageSpec, NamedTensors, Plan, State
+from securefl.types import Floats, Kind, MessageSpec, Plan, State
 
 GONE = {Frame.LEAVE: SMALL, Frame.GOODBYE: SMALL}
 """Frames that the server may always send instead, and the bytes that fit."""
@@ -190,7 +187,13 @@ class ClientParty:
         trained = Clients(job.algorithm, model, own, replace(training, seed=seed), {name: number})
         clients, like = {name: self.client}, _hollow(job.algorithm.init(model))
         respondent = Respondent(
-            clients, own, model, job.task.loss, profiling_of(job.config, job.names), self._score
+            clients,
+            own,
+            model,
+            job.task.loss,
+            profiling_of(job.config, job.names),
+            job.evaluator.score_of,
+            *job.score_sums,
         )
         checked = job.task.algorithm is None  # what another keeps, it alone knows
         store = FileStore(self.folder, name, job_id, run, model, checked, like)
@@ -199,13 +202,6 @@ class ClientParty:
             store.require_data(state_digest(State(0, {Kind.PARAMETERS: {"x": x, "y": y}})))
         site = Site(clients, Sequential(trained), respondent, self.plan, self.precision, store)
         return PartySession(self, run, job_id, site, respondent, store, like)
-
-    @cached_property
-    def _evaluator(self) -> Evaluator:
-        return Evaluator(self.job.task, self.job.names)
-
-    def _score(self, model: nn.Module, state: State, name: str, own: NamedTensors) -> Score:
-        return self._evaluator.score_of(model, state, name, own)
 
 
 def _hollow(state: State) -> State:

@@ -1,7 +1,12 @@
-"""Scores of a run over processes: worked out by the server, or by clients of their own models."""
+"""Scores of a run over processes: worked out by the server, or by clients of their own models.
+
+The server reads the clients' mean, and the sum of the sums that the metric's value over all their
+samples follows from; each client's own where all parties' settings say so.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -11,7 +16,7 @@ from torch import nn
 from securefl.algorithms.scoring import Score
 from securefl.build.job import Job
 from securefl.errors import Diverged, OpeningRefused, TooFewContributions, TotalRefused
-from securefl.evaluation.evaluator import Evaluator
+from securefl.exchange.whole import joined
 from securefl.federation.cards import Cards
 from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
@@ -21,7 +26,7 @@ from securefl.federation.query import Query, scoring
 from securefl.federation.questions import NumberQuestion
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server
-from securefl.metrics.by_name import SHARES
+from securefl.metrics.by_name import range_of, title
 from securefl.runs.divergence import check_loss
 from securefl.types import State
 
@@ -44,12 +49,10 @@ class Scores:
     cards: Cards
     first_loss: Callable[[], float | None] = lambda: None
     """Function that returns the loss after the first round; None before."""
-    evaluator: Evaluator = field(init=False)
     suspects: Suspects = field(init=False)
     """Search for the clients that spoil means; a run that is resumed begins it anew."""
 
     def __post_init__(self) -> None:
-        self.evaluator = Evaluator(self.job.task, self.job.names)
         self.suspects = Suspects(self.job.needed)
 
     def __call__(self, model: nn.Module, state: State) -> Score:
@@ -59,39 +62,52 @@ class Scores:
             TooFewContributions, Diverged, TotalRefused, OpeningRefused: there is no mean.
         """
         if not self.job.scores_at_clients:
-            return self.evaluator.score(model, state, {})
+            return self.job.evaluator.score(model, state, {})
         # The answers belong to the round that has made this state.
         made, here = replace(state, round=state.round - 1), self.sites.connected()
-        if self.job.score_sums:
+        if self.job.config.sites.scores == "mean":
             return self._mean(made, here)
+        return self._each(made, here)
+
+    def _each(self, made: State, here: Sequence[str]) -> Score:
+        """Return the mean of the clients' scores, with each client's."""
         values, losses = (
             NumberQuestion(self.server, self.sites, name).ask(made, here)
             for name in (SCORE_VALUE, SCORE_LOSS)
         )
         scores = {}
         for name in (name for name in values if name in losses):
-            score = self.evaluator.named(values[name], losses[name])
+            score = self.job.evaluator.named(values[name], losses[name])
             if reason := self._impossible(score):
                 self._without(made, name, reason)
             else:
                 scores[name] = score
         if not scores:
-            raise TooFewContributions(f"round {state.round}: no client has scored its model")
-        return self.evaluator.mean_of(scores)
+            number = made.round + 1
+            raise TooFewContributions(f"round {number}: no client has scored its model")
+        try:
+            pooled = self._mean(made, here).pooled
+        except OpeningRefused:  # whose incidents are reported
+            pooled = None
+        return replace(self.job.evaluator.mean_of(scores), pooled=pooled)
 
     def _mean(self, made: State, here: Sequence[str]) -> Score:
         """Return the mean over clients, of which nobody reads one client's where it is sealed."""
-        server, since = self.server, self.sites.since()
+        server, since, evaluator = self.server, self.sites.since(), self.job.evaluator
+        (spec,) = self.job.score_sums
         here = self.cards.holders(made, self.suspects.taking_part(here))
         since = {name: since.get(name, 0) for name in here}
-        ongoing = ServerRound(server, scoring(server.run, made, since, server.job))
-        answers = self.sites.answers(server.run, Query(SCORE_MEAN.name), made, here)
+        ongoing = ServerRound(server, scoring(server.run, made, since, server.job, spec))
+        answers = self.sites.answers(server.run, Query(SCORE_MEAN), made, here)
         for name, answer in answers.items():
             ongoing.take(name, answer if isinstance(answer, Refused) else (answer,))
         try:
             ongoing.open_all(self.open_sum)
-            found = ongoing.totals()[SCORE_MEAN.kind].values
-            score = self.evaluator.named(float(found["value"]), float(found["loss"]))
+            total = ongoing.totals()[spec.kind]
+            found, scored = total.values, float(total.values["scored"])
+            pooled = evaluator.pooled(joined(found["sums"], total.n_clients))
+            value = float(found["value"]) / scored if scored > ROUNDING else math.nan
+            score = evaluator.named(value, float(found["loss"]), pooled)
             if reason := self._impossible(score):
                 raise TotalRefused(reason)
         except OpeningRefused as error:
@@ -112,14 +128,17 @@ class Scores:
 
     def _without(self, made: State, name: str, why: str) -> None:
         # The model goes on, as in a simulation: a reproducible run does not end by it.
-        incident = Incident(made.round + 1, SCORE_MEAN.name, name, f"{name}: {why}", diverged=True)
+        incident = Incident(made.round + 1, SCORE_MEAN, name, f"{name}: {why}", diverged=True)
         self.server.report(incident)
 
     def _impossible(self, score: Score) -> str:
         """Return why no honest clients have this score, or mean; empty where they may."""
         found = f"the score is {score.value:.6g}, the loss {score.loss:.6g}"
-        if score.metric in SHARES and not -ROUNDING <= score.value <= 1 + ROUNDING:
-            return f"{found}: a share is from 0 to 1"
+        values = [score.value, *([score.pooled.value] if score.pooled else [])]
+        low, high = range_of(score.metric)
+        if any(value < low - ROUNDING or value > high + ROUNDING for value in values):
+            over = f", over all samples {values[-1]:.6g}" if score.pooled else ""
+            return f"{found}{over}: a value of {title(score.metric)} is from {low:g} to {high:g}"
         if self.job.config.samples and score.loss < -ROUNDING:
             return f"{found}: no loss of samples is below 0"
         try:

@@ -42,7 +42,7 @@ from securefl.federation.query import Query
 from securefl.federation.questions import number_bytes
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
-from securefl.metrics.by_name import shown, title
+from securefl.metrics.by_name import shown, shown_over_all, title
 from securefl.network import bodies
 from securefl.network.authority_line import (
     STOPPED,
@@ -306,8 +306,9 @@ class ServerProcess:
                 return questions["divergence"].n_bytes(state, client)
             if query.name == CARD:
                 return cards.n_bytes(client)
-            if query.name == SCORE_MEAN.name:
-                return server.n_bytes(state.round + 1, SCORE_MEAN, client)
+            if query.name == SCORE_MEAN:
+                (spec,) = job.score_sums
+                return server.n_bytes(state.round + 1, spec, client)
             return number_bytes(server.run, query.name, state, client)
 
         sites.answer_bytes, sites.phase = answer_bytes, self.monitor.phase
@@ -325,7 +326,7 @@ class ServerProcess:
                 broadcast=broadcast,
                 participation=who,
                 score=self.monitor.timed(EVALUATE, scores),
-                metric=scores.evaluator.metric,
+                metric=job.evaluator.metric,
                 record=self.record,
                 engine_words=PROCESSES,
                 least_clients=job.needed,
@@ -460,7 +461,8 @@ class ServerProcess:
             n_clients = len(rounds.participants[-1].counted)
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
-                f"{shown(metrics.metric, metrics.score)}, {n_clients} clients{_worst(metrics)}"
+                f"{shown(metrics.metric, metrics.score)}{_over_all(metrics)}, {n_clients} clients"
+                f"{_worst(metrics)}"
             )
 
         return told
@@ -580,6 +582,11 @@ class AuthorityLine:
 
     def _link(self) -> Coroutine[Any, Any, Link]:
         return self.line.link(self.process.patience.authority_s)
+
+
+def _over_all(metrics: RoundMetrics) -> str:
+    """Return words on the score over all clients' samples; empty without one."""
+    return f", {shown_over_all(metrics.metric, metrics.pooled)}" if metrics.pooled else ""
 
 
 def _worst(metrics: RoundMetrics) -> str:

@@ -1,7 +1,7 @@
 """Reader of a run's folder: its files, their rows, and the run as a whole."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,8 @@ from securefl.federation.opening import Opening
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.json import parsed
 from securefl.metrics.by_name import ACCURACY as ACCURACY_METRIC
+from securefl.metrics.by_name import is_better
+from securefl.metrics.metric import Pooled
 from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
@@ -30,6 +32,8 @@ SELECTIONS = "selections.jsonl"
 PRIVACY, PROTECTION = "privacy.json", "privacy.md"
 QUALITIES, DEVICES = "qualities.json", "devices.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
+BEST = "best.safetensors"
+"""Global model of the round of the best score."""
 ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
 LOCK, JOB, JOINED, SERVER = ".lock", "job.id", "joined.json", "server.json"
 IN_FLIGHT = "in-flight.json"
@@ -37,7 +41,7 @@ FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
         *OFFICERS_OPENINGS,
-        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC),
+        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, BEST, ACCURACY, SCORE, TRAFFIC),
         *(LOCK, JOB, JOINED, SERVER, IN_FLIGHT),
     }
 )
@@ -80,10 +84,32 @@ class RoundMetrics:
     """Score on the test data; the accuracy where a folder has no other, as older ones."""
     clients: Mapping[str, ClientScore] = field(default_factory=dict)
     """Scores by client, where each has a model or test data of its own; `score` is their mean."""
+    pooled: Pooled | None = None
+    """Score over all clients' samples, where each has a model or test data of its own."""
+
+    @property
+    def compared(self) -> float:
+        """Value by which rounds are compared: over all clients' samples where there is one."""
+        pooled = self.pooled
+        return self.score if pooled is None or math.isnan(pooled.value) else pooled.value
 
     def __post_init__(self) -> None:
         if math.isnan(self.score) and self.accuracy is not None:
             object.__setattr__(self, "score", self.accuracy)
+
+
+def best_of(metrics: Sequence[RoundMetrics]) -> RoundMetrics | None:
+    """Return the first round of the best score; None where no round has one.
+
+    It is chosen by the samples that score it, so on others it is likely to be worse.
+    """
+    best: RoundMetrics | None = None
+    for of in metrics:
+        than = -math.inf if best is None else best.compared
+        first = best is None and not math.isnan(of.compared)
+        if first or is_better(of.metric, of.compared, than):
+            best = of
+    return best
 
 
 _WAY_OUT = "put a copy of it back if you have one, or start the run anew in another folder"
@@ -102,6 +128,11 @@ class RunRecord:
     """Participants of each round, where clients are selected or devices simulated."""
     qualities: Mapping[str, str] = field(default_factory=dict)
     """Quality of each client's data, where a simulation knows it."""
+
+    @property
+    def best(self) -> RoundMetrics | None:
+        """Round of the best score, whose model is in the folder: see `best_of`."""
+        return best_of(self.metrics)
 
     @property
     def passed(self) -> tuple[RoundParticipants, ...]:

@@ -308,10 +308,10 @@ class RunFolder:
             content = read_bounded(path, MAX_LINE_BYTES)
             return parsed(TypeAdapter(InFlight), content, RunFolderError)
 
-    def note_model(self, tensors: NamedTensors) -> None:
-        """Write the trained model."""
+    def note_model(self, tensors: NamedTensors, name: str = MODEL) -> None:
+        """Write the trained model; as `BEST` that of the round of the best score."""
         with _explained(self.path):
-            self._write(MODEL, safetensors.torch.save(unshared(tensors)))
+            self._write(name, safetensors.torch.save(unshared(tensors)))
 
     def note_protection(self, page: str) -> None:
         """Write the page on the protection by differential privacy."""

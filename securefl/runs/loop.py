@@ -48,7 +48,14 @@ from securefl.privacy.history import History
 from securefl.privacy.odometer import Odometer, Spending
 from securefl.runs.checkpoint import Checkpoint, check_memory
 from securefl.runs.divergence import check_loss
-from securefl.runs.folder_reader import MODEL, ClientScore, RoundMetrics, read_metrics
+from securefl.runs.folder_reader import (
+    BEST,
+    MODEL,
+    ClientScore,
+    RoundMetrics,
+    best_of,
+    read_metrics,
+)
 from securefl.runs.session import InFlight, torch_threads
 from securefl.selection.participation import Participation
 from securefl.selection.round_participants import RoundParticipants
@@ -96,6 +103,11 @@ class Result:
     def score(self) -> float:
         """Score of the last round, by `metric`; the clients' mean where they have own models."""
         return self.metrics[-1].score
+
+    @property
+    def best(self) -> RoundMetrics | None:
+        """Round of the best score; None where none has a score: see `best_of`."""
+        return best_of(self.metrics)
 
     @property
     def loss(self) -> float:
@@ -307,6 +319,7 @@ class Rounds:
         if self.complete and folder.is_finished():
             done = self.stopped or f"complete, all {self.config.run.rounds} rounds"
             raise RunFolderError(f"{folder.path}: this run is {done}")
+        self._keep_best(folder)  # the run may have ended before it was written
 
     @property
     def first_loss(self) -> float | None:
@@ -411,6 +424,7 @@ class Rounds:
             metric=score.metric,
             score=score.value,
             clients={name: ClientScore(of.value, of.loss) for name, of in score.clients.items()},
+            pooled=score.pooled,
         )
         self._metrics.append(metrics)
         self.participants.append(participants)
@@ -426,7 +440,14 @@ class Rounds:
             recorded = self._participation.recorded or n_counted < len(self._participation.clients)
             noted = participants if recorded else None
             folder.note_round(metrics, checkpoint, noted)
+            self._keep_best(folder)
         return metrics
+
+    def _keep_best(self, folder: RunFolder) -> None:
+        """Write the model of the last round where its score is the best so far."""
+        if (best := best_of(self._metrics)) and best.round == self.round:
+            load_tensors(self._model, self._state)
+            folder.note_model(self._model.state_dict(), BEST)
 
     def _next_state(self) -> tuple[RoundParticipants, State]:
         """Return a round's participants, and the state after it.
@@ -735,7 +756,7 @@ class Rounds:
             return Score(math.nan, math.nan, self.parts.metric)
         last = self._metrics[-1]
         clients = {n: Score(of.score, of.loss, last.metric) for n, of in last.clients.items()}
-        return Score(last.score, last.loss, last.metric, clients)
+        return Score(last.score, last.loss, last.metric, clients, last.pooled)
 
     def _score(self, state: State) -> Score:
         """Score the model after a round; raises Diverged where it is lost."""

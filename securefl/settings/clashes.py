@@ -31,6 +31,7 @@ def reasons_against(config: Config) -> Iterator[str]:
     yield from _public(config)
     if not config.data.traits.of_images:
         yield from _readings(config)
+    yield from config.run.clashes(config)
     if config.samples is not None:
         yield from reasons_against_samples(config)
     elif ":" in config.model.name:

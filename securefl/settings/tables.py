@@ -7,7 +7,7 @@ encrypted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from securefl.errors import ConfigError
+from securefl.metrics.by_name import METRICS, require_known
 from securefl.settings.axes import (
     AXES,
     NORMALISATIONS,
@@ -84,6 +85,9 @@ class RunTable(Table):
     differential privacy follows `privacy.noise` alone: where that is not "seeded", no private run
     repeats."""
     rounds: Count = 200
+    metric: Annotated[str, AfterValidator(require_known)] | None = None
+    """Metric of tests, one of `securefl.metrics.by_name.METRICS`. Where absent, accuracy of classes
+    and R² of numbers; of a task of one's own, the task's, or what its loss implies."""
     engine: Literal["auto", "sequential", "vectorised", "parallel", "ray"] = "auto"
     """Way in which a simulation trains: one client after the other, many side by side, or one after
     the other in several processes, of this machine (`parallel`) or of a cluster (`ray`). The result
@@ -107,6 +111,23 @@ class RunTable(Table):
                 f'not with "{self.engine}": set that, or leave run.workers out'
             )
         return self
+
+    def clashes(self, config: Config) -> Iterator[str]:
+        """Yield why the metric does not go with what sites' targets are; nothing where it does."""
+        if self.metric is None or config.samples is None:
+            return
+        classes = bool(config.samples.classes)
+        fitting = [
+            f'"{name}"'
+            for name, metric in METRICS.items()
+            if (metric.of_classes if classes else metric.of_numbers)
+        ]
+        if f'"{self.metric}"' not in fitting:
+            yield (
+                f'run.metric = "{self.metric}": needs {METRICS[self.metric].needs}; by [samples] '
+                f"targets are {'classes' if classes else 'numbers'}: take {', '.join(fitting)}, or "
+                "leave it out"
+            )
 
 
 MODELS = ("mlp", "cnn", "resnet20", "alexnet")

@@ -377,12 +377,12 @@ ANSWERED = {
     "data-share": (SIZE,),
     "afl": (SIZE, LOSS),
     "fedprof": (PROFILE,),
-    "fedbn": (SCORE_VALUE, SCORE_LOSS),
-    "fedbn, mean": (SCORE_MEAN.name,),
+    "fedbn": (SCORE_VALUE, SCORE_LOSS, SCORE_MEAN),
+    "fedbn, mean": (SCORE_MEAN,),
 }
 """What clients are asked for, by selector or normalisation."""
 QUESTIONS = (
-    *(SIZE, LOSS, PROFILE, SCORE_VALUE, SCORE_LOSS, SCORE_MEAN.name),
+    *(SIZE, LOSS, PROFILE, SCORE_VALUE, SCORE_LOSS, SCORE_MEAN),
     *("update/parameters", "", "x" * 100),
 )
 

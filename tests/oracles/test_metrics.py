@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -332,13 +333,13 @@ def test_labels_and_events_that_are_neither_0_nor_1_are_refused():
         chosen_metric("c-index").of(outputs, torch.arange(8.0).reshape(4, 2))
 
 
-def test_whole_sums_are_whole():
-    """They travel as such: see `exchange`."""
-    for name, metric in METRICS.items():
-        sums = chosen_metric(name).sums(*data_for(name))
-        assert sums.dtype == torch.float64
-        assert not metric.whole or torch.equal(sums, sums.round())
-        assert chosen_metric(name).n_sums(*data_for(name)) == len(sums)
+def test_the_number_of_sums_is_known_of_a_few_samples():
+    """The message that they travel in has a length of its own."""
+    for name in METRICS:
+        outputs, targets = data_for(name)
+        sums = chosen_metric(name).sums(outputs, targets)
+        assert (sums.dtype, sums.shape) == (torch.float64, (len(sums),))
+        assert chosen_metric(name).n_sums(outputs[:4], targets[:4]) == len(sums)
 
 
 def test_messages_list_every_metric():
@@ -352,3 +353,11 @@ def test_a_larger_value_is_better_but_for_the_calibration_error():
     assert is_better("median_error", 0.9, 0.8)
     assert is_better("calibration-error", 0.1, 0.2)
     assert not is_better("auc", NAN, 0.8)
+
+
+def test_the_page_on_sites_has_each_metric_as_it_is_declared():
+    said = {"sums": "of sums", "histogram": "of histograms, ± their resolution"}
+    page = (Path(__file__).parents[2] / "docs/own-data.md").read_text()
+    for name, metric in METRICS.items():
+        pooled_as = said.get(metric.pooling, "weighted mean")
+        assert f"| `{name}` | {metric.about} | {pooled_as} |\n" in page

@@ -17,7 +17,7 @@ from securefl.audit.replay import replayed
 from securefl.build.training import precision_of
 from securefl.crypto.one_time import KEY_SUM_BYTES
 from securefl.errors import ConfigError, OpeningRefused, PeerError
-from securefl.federation.message import SCORES
+from securefl.federation.message import SCORING
 from securefl.federation.opening import Opening
 from securefl.network import bodies
 from securefl.network.authority import AuthorityProcess
@@ -299,7 +299,7 @@ def test_an_audit_finds_lists_that_officers_were_shown(job):
     here = job()
     WithOfficers(here).run()
     path = here.folder / "run" / OFFICERS_OPENINGS[1]
-    about = [leak for leak in leaks(here) if leak.what not in SCORES]
+    about = [leak for leak in leaks(here) if leak.what not in SCORING]
     assert about == []
     honest = path.read_text()
     row = json.loads(honest.splitlines()[0])

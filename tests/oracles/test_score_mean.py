@@ -61,7 +61,7 @@ def test_the_mean_is_that_of_a_simulations_clients(job, choice):
         assert mine.clients == {}
         assert one.clients.keys() == set(NAMES)
     scores = [entry for entry in there.ledger if entry.kind is Kind.SCORES]
-    assert {entry.name for entry in scores} == {SCORE_MEAN.name}
+    assert {entry.name for entry in scores} == {SCORE_MEAN}
     assert len(scores) == len(NAMES) * len(there.metrics)
     assert not [entry for entry in there.ledger if entry.name in SCORES]
 
@@ -72,10 +72,10 @@ def test_sealed_it_is_opened_once_a_round_and_each_client_knows_its_own(job):
     loop.run()
     assert loop.ended == dict.fromkeys(NAMES), loop.said
     record = here.record
-    sent = [entry for entry in record.ledger if entry.name == SCORE_MEAN.name]
+    sent = [entry for entry in record.ledger if entry.name == SCORE_MEAN]
     assert {e.form for e in sent if e.sender in NAMES} == {"ciphertext"}
     openings = [json.loads(line) for line in here.openings.read_text().splitlines()]
-    of_scores = [one for one in openings if one["name"] == SCORE_MEAN.name]
+    of_scores = [one for one in openings if one["name"] == SCORE_MEAN]
     assert [one["round"] for one in of_scores] == [1, 2]
     assert all(one["signers"] == list(NAMES) and not one["refused"] for one in of_scores)
     losses = own_scores(loop.said)
@@ -149,7 +149,7 @@ def test_a_client_that_spoils_each_mean_is_found_and_ends_no_run(job):
     incidents = read_rows(here.folder / "run" / INCIDENTS, Incident)
     found = {(i.round, i.client) for i in incidents if "left out of means from now" in i.reason}
     assert {client for _, client in found} == {"carol"}
-    last = [one for one in read_rows(here.openings, Opening) if one.name == SCORE_MEAN.name][-1]
+    last = [one for one in read_rows(here.openings, Opening) if one.name == SCORE_MEAN][-1]
     assert (last.round, set(last.signers)) == (9, set(NAMES) - {"carol"})
 
 
@@ -206,7 +206,7 @@ def test_of_too_few_clients_nothing_is_opened(job, monkeypatch, late):
         with pytest.raises(TooFewContributions, match="at least 3"):
             loop.run()
     openings = [json.loads(line) for line in here.openings.read_text().splitlines()]
-    opened = [one for one in openings if one["name"] == SCORE_MEAN.name and not one["refused"]]
+    opened = [one for one in openings if one["name"] == SCORE_MEAN and not one["refused"]]
     assert [one["round"] for one in opened] == [1]
 
 

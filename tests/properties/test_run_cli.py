@@ -25,6 +25,7 @@ FILES = {
     "incidents.jsonl",
     "checkpoint.safetensors",
     "model.safetensors",
+    "best.safetensors",
     "accuracy.png",
     "traffic.png",
 }

@@ -209,7 +209,7 @@ def _lists_at_models(totals: Iterable[Opening]) -> dict[str, set[frozenset[str]]
     lists: dict[str, set[frozenset[str]]] = defaultdict(set)
     for row in totals:
         if row.model:
-            what = SCORE_MEAN.name if row.name == SCORE_MEAN.name else "round"
+            what = SCORE_MEAN if row.name == SCORE_MEAN else "round"
             lists[f"{row.model} {what}"].add(frozenset(row.signers))
     return lists
 
@@ -223,7 +223,7 @@ def differing_by_one(openings: Iterable[Opening]) -> int:
     totals = [row for row in openings if not row.refused and row.name != SCORE]
     groups: dict[str | tuple[str, int], set[frozenset[str]]] = defaultdict(set)
     for row in totals:
-        of_round = row.name if row.name == SCORE_MEAN.name else (row.run, row.round)
+        of_round = row.name if row.name == SCORE_MEAN else (row.run, row.round)
         for alike in (row.name, of_round):
             groups[alike].add(frozenset(row.signers))
     groups.update(_lists_at_models(totals).items())
