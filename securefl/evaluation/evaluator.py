@@ -51,8 +51,7 @@ class Evaluator:
         found = {owner: samples(data, owner) for owner, data in tests.items()}
         outputs = tried(task.model, task.loss, found)
         self._metric = _metric(task, outputs)
-        self.n_sums = self._metric.n_sums(*next(iter(outputs.values())))
-        """Number of sums that the metric's value over all clients follows from."""
+        self._tried = outputs
         found = labelled(found, outputs, task.loss)
         # Near the model, since they are passed over every round.
         self._common, *own = near(found, task.model).values()
@@ -88,6 +87,11 @@ class Evaluator:
         sums = [s.sums for s in scores.values() if s.sums is not None]
         pooled = self.pooled(torch.stack(sums).sum(dim=0)) if len(sums) == len(scores) else None
         return Score(value, loss, self._metric.name, scores, pooled)
+
+    @property
+    def n_sums(self) -> int:
+        """Number of sums that the metric's value over all clients follows from."""
+        return self._metric.n_sums(*next(iter(self._tried.values())))
 
     @property
     def metric(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -229,3 +231,15 @@ def test_a_wrong_metric_is_refused_with_the_names_and_by_what_targets_are():
     classes = 'samples.classes=["no", "yes"]'
     with pytest.raises(ConfigError, match=r'targets are classes: take "accuracy", .*"auc"'):
         securefl.load_config(None, [*form, classes, "run.metric=c-index"])
+
+
+def test_a_wrong_metric_is_refused_before_torch_is_loaded():
+    script = (
+        "import sys\nfrom securefl.settings.load import load_config\n"
+        "try:\n    load_config(None, ['run.metric=auroc'])\n"
+        "except ValueError:\n    print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
