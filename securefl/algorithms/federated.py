@@ -33,7 +33,6 @@ from securefl.algorithms.servers.server_optimiser import Averaged, ServerSteps
 from securefl.algorithms.solvers.sgd import SGD
 from securefl.algorithms.solvers.solver import End, LocalSolver, Start
 from securefl.exchange.sums import Exchange
-from securefl.norms.watch import WatchedMoments, observed_batch_norm
 from securefl.types import Contribution, Kind, Memory, NamedTensors, Plan, State, Total
 
 if TYPE_CHECKING:
@@ -92,17 +91,16 @@ class Federated:
             norm.measurement.measure(work, exchange)
         model.train()
         pooled: dict[str, Tensor] = {}
-        watching = observed_batch_norm(model) if norm.window else nullcontext(WatchedMoments())
-        with norm.training(work), watching as seen:
+        with norm.training(work), norm.local_steps(model, work.memory.policy) as followed:
             start = _start(state, work, travelling)
             sgd = _sgd(start, {**work.memory.momentum, **travelling.get(Kind.MOMENTUM, {})})
             end = self._local_steps(start, sgd, norm.first_step(model, exchange, pooled))
-        watched, policy = norm.window.follow(seen, work.memory.policy) if norm.window else ({}, {})
+            beside, policy = followed()
         after, buffers = averaged_tensors(model), _buffers(start, sgd)
         carried = travelling.get(Kind.STATISTICS, {})
         sent = {
             Kind.PARAMETERS: end.parameters,
-            Kind.STATISTICS: {**carried, **after.get(Kind.STATISTICS, {}), **watched, **pooled},
+            Kind.STATISTICS: {**carried, **after.get(Kind.STATISTICS, {}), **beside, **pooled},
             Kind.MOMENTUM: {**travelling.get(Kind.MOMENTUM, {}), **buffers},
             Kind.CONTROL: end.control,
         }

@@ -168,7 +168,12 @@ class FNR:
             if kind is Kind.PARAMETERS:
                 tensors[kind] = {n: sent + moved[n] * share.to(sent) for n, sent in named.items()}
             elif kind is Kind.STATISTICS:
-                tensors[kind] = copied({name: now.get(name, sent) for name, sent in named.items()})
+                # What refinement leaves as it was is sent as it was: it may be another than the
+                # model's own, as a control variate is.
+                held = {n for n, v in before.get(kind, {}).items() if torch.equal(v, now[n])}
+                tensors[kind] = copied(
+                    {n: sent if n in held else now.get(n, sent) for n, sent in named.items()}
+                )
         memory = self._remembered(contribution.memory, moved)
         own = copied({name: now[name] for name in memory.own})
         return Contribution(tensors, replace(memory, own=own))

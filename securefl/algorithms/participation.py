@@ -4,17 +4,18 @@ What a client that stays away counts with is the aggregation's choice for the mo
 solver's need for what it exchanges beside it: SCAFFOLD's c = Σ p_i c_i is over all clients, of whom
 those that stay away have the c_i that they had, so c ← c + Σ_S p_i (c_i⁺ - c_i) = c + P_S Δ, with Δ
 the mean of those present and P_S their weight as a share of all clients'. For equal weights that is
-K/N (Karimireddy et al., 2020, Algorithm 1, line 17).
+K/N (Karimireddy et al., 2020, Algorithm 1, line 17). Statistics that are control variates, of which
+the state has the `START`, move alike.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from torch import nn
+from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import Algorithm, Work
-from securefl.algorithms.normalisation.policy import REFERENCE
+from securefl.algorithms.normalisation.policy import REFERENCE, START
 from securefl.algorithms.servers.fednova import STEPS
 from securefl.errors import DataError
 from securefl.exchange.sums import Exchange
@@ -66,10 +67,6 @@ class Participating:
         share = total.n_clients / self.n_clients
         weight = share if self.everyone is None else total.weight / self.everyone
         total = replace(total, weight=weight)
-        if kind is Kind.CONTROL:
-            share = min(1.0, total.weight)  # more where clients are drawn twice
-        elif self.aggregation is Aggregation.PARTIAL:
-            return total
         known = state.tensors.get(kind, {})
         # FedNova's count of steps and FedTAN's references are of those present; so is what the
         # state does not hold, as an algorithm of the user's own may send it.
@@ -77,12 +74,19 @@ class Participating:
         mean = {
             n: v for n, v in total.values.items() if n in known and not n.startswith(of_present)
         }
-        last = {name: known[name] for name in mean}
-        moved = full_aggregation(last, mean, share)
+        control = {n: v for n, v in mean.items() if kind is Kind.CONTROL or START + n in known}
+        # The share may be more where clients are drawn twice.
+        moved = _moved(known, control, min(1.0, total.weight))
+        if self.aggregation is Aggregation.FULL:
+            moved |= _moved(known, {n: v for n, v in mean.items() if n not in control}, share)
         return replace(total, values={**total.values, **moved})
 
 
-def full_aggregation(last: NamedTensors, mean: NamedTensors, share: float) -> NamedTensors:
+def _moved(known: NamedTensors, mean: NamedTensors, share: float) -> dict[str, Tensor]:
+    return full_aggregation({name: known[name] for name in mean}, mean, share)
+
+
+def full_aggregation(last: NamedTensors, mean: NamedTensors, share: float) -> dict[str, Tensor]:
     """θ ← (1 - P) θ + P · mean of the selected.
 
     A client that was not selected counts with the current global model. With the model that it

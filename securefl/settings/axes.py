@@ -69,6 +69,8 @@ class NormalisationChoice(OpenChoice):
     """Reason why a record's gradient depends on other records; empty where it does not."""
     releases_statistics: ClassVar[bool] = False
     """Statistics that are frozen may be released with noise, of records."""
+    corrected: ClassVar[bool] = False
+    """Statistics are corrected by a mean over all clients, each with what it keeps itself."""
 
     @property
     def alone(self) -> bool:
@@ -419,7 +421,7 @@ NORMALISATIONS = Axis(
     "fedtan",
     _homes(
         "algorithms.normalisation",
-        *("fedtan", "fixbn", "averaged_bn", "client_bn", "fedper", "static_bn"),
+        *("fedtan", "fixbn", "averaged_bn", "client_bn", "fedper", "static_bn", "bn_scaffold"),
     ),
     "securefl.Normalisation",
 )

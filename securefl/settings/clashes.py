@@ -109,12 +109,13 @@ def _selection(config: Config) -> Iterator[str]:
             f'selection.aggregation = "full" with solver.name = "{solver.name}": its server makes '
             'the next model of the mean of those present; set selection.aggregation = "partial"'
         )
-    if selection.repeats and solver.corrected:
-        yield (
-            f'selection.replacement = "with" with solver.name = "{solver.name}": its correction is '
-            "a mean over clients, each with what it keeps itself, and one that counts twice in a "
-            'round keeps it once; set selection.replacement = "without"'
-        )
+    for key, choice in (("solver", solver), ("algorithm", config.algorithm)):
+        if selection.repeats and choice.corrected:
+            yield (
+                f'selection.replacement = "with" with {key}.name = "{choice.name}": its correction '
+                "is a mean over clients, each with what it keeps itself, and one that counts twice "
+                'in a round keeps it once; set selection.replacement = "without"'
+            )
     if selection.repeats and config.exchange.seals_sums:
         parts = ", ".join(f'"{part}"' for part in sorted(config.exchange.encrypt))
         yield (

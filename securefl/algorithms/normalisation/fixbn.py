@@ -130,6 +130,6 @@ class FixBN:
             # Frozen rounds send no variation: once settled, the state says so for ever.
             if self.switch.settled(state):
                 return RoundNorm(freeze=self.freeze, layers_alone=True)
-            return RoundNorm(window=self.switch, layers_alone=True)
+            return RoundNorm(following=self.switch, layers_alone=True)
         freeze = self.freeze if state.round >= self.switch else None
         return RoundNorm(freeze=freeze, layers_alone=True)

@@ -5,7 +5,7 @@ stays and how the layers behave in training follow from these.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Protocol, TypeAlias
@@ -32,6 +32,9 @@ from securefl.norms.static import measure_statistics
 from securefl.types import Freeze, Gradients, Kind, MessageSpec, Moments, NamedTensors, State
 
 REFERENCE = "fedtan/reference/"
+START = "control/start/"
+"""Prefix of a statistic before the first round, which a state carries of those that are control
+variates: Σ p_i S_i over all clients, of whom those that have never been in a round have this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,24 @@ class Measurement(Protocol):
         """Write the statistics, the same at every client, into the model's BN layers."""
 
 
+Followed: TypeAlias = Callable[[], tuple[NamedTensors, NamedTensors]]
+"""Ends a client's local steps: what it sends with its statistics, and what it keeps."""
+
+
+class Following(Protocol):
+    """A client's own part in BN through its local steps, with something to send or to keep."""
+
+    @property
+    def holds(self) -> bool:
+        """True where no training moves the statistics of the model itself."""
+
+    def start(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return what a state carries of it, as before the first round."""
+
+    def steps(self, model: nn.Module, kept: NamedTensors) -> AbstractContextManager[Followed]:
+        """Surround all local steps of a client that has `kept` so much of its last round."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoundNorm:
     """One round's batch normalisation. With no field set it is FedAvg's: averaged like weights."""
@@ -76,10 +97,9 @@ class RoundNorm:
     """Names of the tensors that stay each client's own."""
     static: bool = False
     """Statistics are measured on the round's first model and do not follow training."""
-    window: Window | None = None
-    """Watches for the batch statistics to settle."""
+    following: Following | None = None
     measurement: Measurement | None = None
-    """Where statistics come from that are then frozen."""
+    """Where statistics come from that then stay for the round."""
     layers_alone: bool = False
     """Does something to BN layers, in this round or another, that reaches no functional call."""
 
@@ -99,17 +119,19 @@ class RoundNorm:
 
     def carried(self, model: nn.Module) -> dict[str, Tensor]:
         """Return what a state carries beside the model's statistics, as before the first round."""
-        like = next(model.parameters())
-        if self.window:
-            return self.window.start(like)
+        if self.following:
+            return self.following.start(model)
         if self.pooling and self.pooling.moments is Moments.FUSED:
+            like = next(model.parameters())
             layers = batch_normalising(model).items()
             return {REFERENCE + name: like.new_zeros(layer.num_features) for name, layer in layers}
         return {}
 
     def stays(self, model: nn.Module) -> set[str]:
         """Return names that do not travel: local tensors, and frozen ones, which all have."""
-        frozen = set() if self.window else {VARIATION, FILLED}
+        frozen = {START + name for name in statistics(model)}
+        if not isinstance(self.following, Window):
+            frozen |= {VARIATION, FILLED}
         if self.pooling is None:
             frozen |= {REFERENCE + name for name in batch_norm_layers(model)}
         if self.freeze in (Freeze.STATISTICS, Freeze.BOTH) and not self.measurement:
@@ -128,13 +150,17 @@ class RoundNorm:
         with self.more_training(work.model):
             yield
 
+    def local_steps(self, model: nn.Module, kept: NamedTensors) -> AbstractContextManager[Followed]:
+        """Surround all local steps by the client's own part in them."""
+        return self.following.steps(model, kept) if self.following else nullcontext(_nothing)
+
     @contextmanager
     def more_training(self, model: nn.Module) -> Iterator[None]:
         """Surround steps on other samples: what is frozen or measured stays."""
         if self.freeze:
             with frozen_batch_norm(model, self.freeze):
                 yield
-        elif self.static:
+        elif self.static or (self.following and self.following.holds):
             measured = copied(statistics(model))
             yield
             with torch.no_grad():
@@ -161,6 +187,10 @@ class RoundNorm:
         means.update({REFERENCE + name: mean_C for name, mean_C in seen.items()})
 
 
+def _nothing() -> tuple[NamedTensors, NamedTensors]:
+    return {}, {}
+
+
 Policy: TypeAlias = Callable[[State, nn.Module], RoundNorm]
 """The round that follows a state; raises DataError where the model has no layer for it."""
 
@@ -180,6 +210,23 @@ def required_normalising(model: nn.Module, policy: str) -> dict[str, BatchNorm]:
             "training mode"
         )
     return layers
+
+
+def required_tracking(model: nn.Module, policy: str) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the running means and variances of the `required_normalising` layers.
+
+    Raises:
+        DataError: a layer keeps none, or `required_normalising` says so.
+    """
+    found = {}
+    for name, layer in required_normalising(model, policy).items():
+        if layer.running_mean is None or layer.running_var is None:
+            raise DataError(
+                f"{policy} needs global statistics, and BN layer {name!r} keeps no running ones: "
+                "make it with track_running_stats=True"
+            )
+        found[name] = layer.running_mean, layer.running_var
+    return found
 
 
 def required_layers(model: nn.Module, policy: str) -> dict[str, BatchNorm]:

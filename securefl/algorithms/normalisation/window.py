@@ -13,6 +13,8 @@ model that all have, varies by its sampling alone, no less at the end than at th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,8 +22,9 @@ from securefl.errors import DataError
 from securefl.types import Kind
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from securefl.algorithms.normalisation.policy import Followed
     from securefl.norms.watch import WatchedMoments
     from securefl.types import NamedTensors, State
 
@@ -45,9 +48,23 @@ class Window:
         full = float(known[FILLED]) > 1 - 1e-3  # a rounded mean of ones
         return full and float(known[VARIATION]) < self.threshold
 
-    def start(self, like: Tensor) -> dict[str, Tensor]:
+    @property
+    def holds(self) -> bool:
+        """See `Following`."""
+        return False
+
+    def start(self, model: nn.Module) -> dict[str, Tensor]:
         """Return what clients' sums say before the first round."""
+        like = next(model.parameters())
         return {VARIATION: like.new_zeros(()), FILLED: like.new_zeros(())}
+
+    @contextmanager
+    def steps(self, model: nn.Module, kept: NamedTensors) -> Iterator[Followed]:
+        """See `Following`."""
+        from securefl.norms.watch import observed_batch_norm
+
+        with observed_batch_norm(model) as seen:
+            yield lambda: self.follow(seen, kept)
 
     def follow(
         self, seen: WatchedMoments, kept: NamedTensors

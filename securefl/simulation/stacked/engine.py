@@ -55,7 +55,7 @@ class Stacked:
     def train(self, ongoing: ClientsRound) -> None:
         """Train the round: see `Trainer.train`."""
         norm = self._algorithm.normalisation(ongoing.state, self._clients.model)
-        if norm.window or norm.measurement:  # which look at all channels at once
+        if norm.following or norm.measurement:  # which look at one client's channels
             self._alone.train(ongoing)
             return
         names = list(ongoing.times)
