@@ -856,6 +856,11 @@ WRONG = {
         "must be below it, so that a sample leaves records out",
         "have a smaller batch",
     ),
+    "client measures": Wrong(
+        (*CLIENT, "algorithm.name=hbn"),
+        'privacy.level = "client" with algorithm.name = "hbn"',
+        "clients add up statistics of all their records at each round's start",
+    ),
     "client pools": Wrong(
         (*CLIENT,),
         'privacy.level = "client" with algorithm.name = "fedtan"',

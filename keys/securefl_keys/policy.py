@@ -22,7 +22,7 @@ SENT = (
     "*/mean",
     "*/variance",
     "*/gradient",
-    "*/moments",  # of a layer, released with differential privacy
+    "*/moments",  # of a layer, released with differential privacy; of all layers, measured anew
     "fnr/*",
     "profile/score",
 )

@@ -106,6 +106,12 @@ def inversion_target(config: Config, name: str, model: nn.Module, task: Task) ->
             return Target(*about, NormalisedBatch.GIVEN, given=given)
         case Normalises.BY_CONSTANTS:
             return Target(*about, NormalisedBatch.GIVEN)
+        case Normalises.BY_MIXTURE:
+            raise DataError(
+                "each client mixes the statistics of its batch and the global ones by factors of "
+                "its own that never travel, and this attack has no assumption of them: gradient "
+                "inversion was not tried"
+            )
         case _:
             return Target(*about, NormalisedBatch.BATCH)
 
@@ -117,7 +123,7 @@ def sent_statistics(config: Config, ledger: Sequence[Entry], task: Task) -> Sent
     steps = 1 if config.algorithm.pools else config.algorithm.local_steps
     profiles = _form(ledger, Kind.PROFILES)
     n_records = min(sizes)
-    if profiles is Shown.NOT_SENT:
+    if profiles is Shown.NOT_SENT and not config.algorithm.measures:
         n_records = min(n_records, config.train.batch_size * steps)
     noisy = table.of_records and (config.algorithm.releases_statistics or Kind.PROFILES in sealed)
     return SentStatistics(

@@ -259,6 +259,12 @@ class OfClients(NoisyLevel):
                 "the middle of a step, each of which would be a noisy release, and variances that "
                 f'noise makes negative; take {_releasing()} or "fedavg"'
             )
+        if algorithm.measures:
+            yield (
+                f'privacy.level = "client" with algorithm.name = "{name}": clients add up '
+                "statistics of all their records at each round's start, and noise would make "
+                f'variances negative; take {_releasing()} or "fedavg"'
+            )
         if algorithm.alone:
             yield (
                 f'privacy.level = "client" with algorithm.name = "{name}": nothing is added up in '

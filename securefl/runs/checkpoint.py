@@ -18,6 +18,7 @@ from securefl.errors import RunFolderError
 from securefl.io.files import require_tensors
 from securefl.io.json import parsed
 from securefl.io.tensors import unshared
+from securefl.norms.mixed import factors_like
 from securefl.types import Kind, Memory, NamedTensors, State
 
 META = "securefl"
@@ -142,6 +143,7 @@ def check_memory(client: str, memory: Memory, model: nn.Module) -> None:
             values that are not finite.
     """
     known = {n: v for named in averaged_tensors(model).values() for n, v in named.items()}
+    known |= factors_like(model)  # parameters that layers may have in training alone
     for part in PARTS:
         for name, value in getattr(memory, part).items():
             # A solver keeps several tensors of a parameter under prefixes of its own.

@@ -41,6 +41,8 @@ class Normalises(StrEnum):
     BY_POOLED_CONSTANTS = "pooled constants"
     BY_CONSTANTS = "constants"
     """The global ones."""
+    BY_MIXTURE = "mixture"
+    """Those of the batch and the global ones, mixed by factors that each client keeps to itself."""
 
 
 class NormalisationChoice(OpenChoice):
@@ -55,6 +57,8 @@ class NormalisationChoice(OpenChoice):
     normalises: ClassVar[Normalises] = Normalises.BY_BATCH
     pools: ClassVar[bool] = False
     """Clients add up statistics in the middle of a step."""
+    measures: ClassVar[bool] = False
+    """Clients add up statistics of all their records at a round's start."""
     kept: ClassVar[str] = ""
     """Part of the model that stays at the clients."""
     statistics_stay: ClassVar[bool] = False
@@ -421,7 +425,16 @@ NORMALISATIONS = Axis(
     "fedtan",
     _homes(
         "algorithms.normalisation",
-        *("fedtan", "fixbn", "averaged_bn", "client_bn", "fedper", "static_bn", "bn_scaffold"),
+        *(
+            "fedtan",
+            "fixbn",
+            "averaged_bn",
+            "client_bn",
+            "fedper",
+            "static_bn",
+            "bn_scaffold",
+            "hbn",
+        ),
     ),
     "securefl.Normalisation",
 )

@@ -273,6 +273,25 @@ def test_sealed_it_is_as_in_the_clear(encrypt, some, key_set):
     assert all(e.form != "plaintext" for e in sent)
 
 
+def test_a_resumed_run_ends_as_a_whole_one(tmp_path):
+    """To the bit, with each client's S_k and what S began as."""
+    settings = config(NAME, *HALF, "solver.name=scaffold", rounds=5)
+    job = task((5, 9, 14, 8, 11, 7))
+    whole = securefl.run(settings, job).model.state_dict()
+
+    class StopError(Exception):
+        """Stands for a crash."""
+
+    def on_round(metrics):
+        if metrics.round == 3:
+            raise StopError
+
+    with pytest.raises(StopError):
+        securefl.run(settings, job, out=tmp_path / "run", on_round=on_round)
+    resumed = securefl.resume(tmp_path / "run", job).model.state_dict()
+    assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+
+
 def test_nobody_counts_twice():
     """It would move its own S_k once and S twice."""
     with pytest.raises(ConfigError, match=r"algorithm\.name = \"bn-scaffold\".*replacement"):
