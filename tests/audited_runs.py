@@ -38,6 +38,13 @@ TABLES = {
     "scaffold": {"exchange": {"encrypt": "model"}, "solver": {"name": "scaffold"}},
     "fednova": {"exchange": {"encrypt": "model"}, "server": {"name": "fednova"}},
     "fixbn": {"algorithm": {"name": "fixbn", "freeze": "both"}},
+    "window": {"algorithm": {"name": "fixbn", "switch": "window"}},
+    "bn-scaffold": {
+        "algorithm": {"name": "bn-scaffold"},
+        "exchange": {"encrypt": "statistics"},
+        "solver": {"name": "scaffold"},
+    },
+    "hbn": {"algorithm": {"name": "hbn"}, "exchange": {"encrypt": "statistics"}},
     "fedbn": {"algorithm": {"name": "fedbn"}, "exchange": {"encrypt": "model"}},
     "profiles": {"exchange": {"encrypt": "profiles"}, "selection": FEDPROF},
     "profiles in the clear": {"exchange": {"encrypt": "statistics"}, "selection": FEDPROF},

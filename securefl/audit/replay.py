@@ -122,13 +122,13 @@ def replayed(
     config = in_the_clear(config).model_copy(update={"sites": passing})
     rounds = simulated(config, task, record=record)
     rounds.follow(participants)
-    models = [global_model(rounds.state)]
+    models = [global_model(rounds.state, tensors)]
     with closing(rounds):
         while not rounds.complete:
             travelling = _travelling(config, rounds.state, task)
             recorder.begin_round({kind: travelling[kind] for kind in in_clear})
             rounds.step()
-            models.append(global_model(rounds.state))
+            models.append(global_model(rounds.state, tensors))
             progress(rounds.round, rounds.last_round)
     return Replay(models, recorder.updates, tuple(record.ledger.entries))
 
@@ -191,7 +191,6 @@ def _travelling(config: Config, state: State, task: Task) -> dict[Kind, NamedTen
     }
 
 
-def global_model(state: State) -> NamedTensors:
-    """Return the tensors of the model that everybody is sent."""
-    kinds = (Kind.PARAMETERS, Kind.STATISTICS)
-    return copied({name: v for kind in kinds for name, v in state.tensors.get(kind, {}).items()})
+def global_model(state: State, model: Mapping[Kind, NamedTensors]) -> NamedTensors:
+    """Return a state's tensors of the names of `model`, without what an algorithm has beside it."""
+    return copied({name: state.tensors[kind][name] for kind in model for name in model[kind]})

@@ -75,6 +75,15 @@ def test_a_replay_keeps_what_clients_send_and_not_what_stays():
     assert sent == {"0.weight", "0.bias", "3.weight", "3.bias"}
 
 
+@pytest.mark.parametrize("name", ["blind, whole models", "window", "bn-scaffold", "hbn"])
+def test_a_replays_models_have_the_models_tensors_alone(name):
+    """Not what the state has beside them: moments' references, a window's, what S began as."""
+    task = task_of(name)
+    models = replayed(settings(name), task, lambda *_: None).models
+    wanted = {n for n, v in task.model.state_dict().items() if v.is_floating_point()}
+    assert all(model.keys() == wanted for model in models)
+
+
 class StoppedError(Exception):
     """Stands for a machine that stops."""
 

@@ -25,6 +25,9 @@ SMALL = (
 
 REFINED = ("fnr.name=matched", "fnr.share=0.3", "fnr.strength=0.5", "fnr.epochs=2")
 
+ALONE = {"bn-scaffold", "hbn"}
+"""Normalisations by which clients train one after the other."""
+
 
 def with_public(job):
     """The same job with twenty public samples, of three of its four classes."""

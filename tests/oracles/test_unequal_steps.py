@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from by_hand import task
 from pairs import grid
-from side_by_side import SMALL, require_same
+from side_by_side import ALONE, SMALL, require_same
 
 import securefl
 from securefl.errors import ConfigError
@@ -39,6 +39,10 @@ def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, shar
     if reason(POLICIES[policy], beside):
         pytest.skip("refused together")
     settings, job = [*POLICIES[policy], *beside, *UNEQUAL], task(sizes=(9, 30, 14, 4, 17))
+    if policy in ALONE:
+        with pytest.raises(ConfigError, match="mixes into a client's batches what that client"):
+            require_same(settings, job)
+        return
     waiting = policy.startswith(("fedtan", "forward-only"))
     if waiting and (float(share) or solver not in {"sgd", "fedprox"}):
         with pytest.raises(ConfigError, match=r"wait for each other's sums, and their .*steps are"):

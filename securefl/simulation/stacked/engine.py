@@ -135,7 +135,15 @@ def reason_against(clients: Clients) -> str:
         return "a client's data are a Dataset, which may draw at random"
     if why_not := _found_by_trying(clients):
         return why_not
-    if algorithm.plan(algorithm.init(clients.model), clients.model).sums:
+    return _found_in_rounds(clients, algorithm)
+
+
+def _found_in_rounds(clients: Clients, algorithm: Federated) -> str:
+    state = algorithm.init(clients.model)
+    following = algorithm.normalisation(state, clients.model).following
+    if following and following.holds:
+        return "the normalisation mixes into a client's batches what that client keeps"
+    if algorithm.plan(state, clients.model).sums:
         why_not = _grouping(clients, algorithm).reason_against_one(list(clients.data))
         if why_not:
             return f"clients wait for each other's sums, and {why_not}"
