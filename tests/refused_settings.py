@@ -292,6 +292,18 @@ WRONG = {
         "there are 3 clients (data.names), so no round would ever begin",
         "have a smaller one, or leave it out",
     ),
+    "control variates of statistics at sites of unknown weights": Wrong(
+        (*SITES, "algorithm.name=bn-scaffold"),
+        'algorithm.weights = "samples"',
+        "nobody tells the weight",
+        'set algorithm.weights = "uniform"',
+    ),
+    "a metric of numbers where sites have classes": Wrong(
+        (*SITES, "run.metric=r2"),
+        'run.metric = "r2"',
+        "needs a number for each target",
+        "or leave it out",
+    ),
     "samples without a bound": Wrong(
         ('samples.columns=["x"]',),
         "samples.most",

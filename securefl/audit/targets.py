@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -22,6 +22,7 @@ from securefl.data.split import Labelled
 from securefl.errors import DataError
 from securefl.evaluation.named_data import Trained
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.norms.find import statistics
 from securefl.settings.axes import Normalises
 from securefl.settings.tables import Config
 from securefl.task import Task, client_names
@@ -38,17 +39,19 @@ def observed(
     """Return φ by what all saw, the global models, and by what the server saw, clients' updates.
 
     Single updates count where they travel in the clear. A client's own BN statistics are those that
-    it sent, or the round's where these were sealed.
+    it sent, or the round's where these were sealed, or where it sent a move of the mean over all
+    clients, which is no statistic of a model.
     """
     look = _Look(trained.model, trained.task.loss, pool)
     names = client_names(config, trained.task)
     clients = None
+    moves = statistics(trained.model).keys() if config.algorithm.corrected else set[str]()
     united = config.algorithm.joins_data
     if Kind.PARAMETERS not in sealed_kinds(config) and not united:
         clients = np.stack([
-            np.stack([look.at(after, _own(config, before, sent.get(name))) for name in names])
-            for (before, after), sent in zip(pairwise(models), updates, strict=True)
-            if sent
+            np.stack([look.at(after, _own(config, before, of.get(name), moves)) for name in names])
+            for (before, after), of in zip(pairwise(models), updates, strict=True)
+            if of
         ])  # fmt: skip
     rounds = np.stack([look.at(after, {}) for after in models[1:]])
     return SeenModels(confidences(trained.model, pool, trained.task.loss), rounds, clients)
@@ -68,11 +71,16 @@ class _Look:
         return confidences(self._model, self._pool, self._loss)
 
 
-def _own(config: Config, before: NamedTensors, sent: NamedTensors | None) -> NamedTensors | None:
+def _own(
+    config: Config, before: NamedTensors, sent: NamedTensors | None, moves: Container[str]
+) -> NamedTensors | None:
     """Return a client's model: what it sent, or with client-level noise how far it moved."""
-    if sent is None or not config.privacy.of_clients:
-        return sent
-    return {name: before[name] + moved for name, moved in sent.items()}
+    if sent is None:
+        return None
+    own = {name: value for name, value in sent.items() if name not in moves}
+    if not config.privacy.of_clients:
+        return own
+    return {name: before[name] + moved for name, moved in own.items()}
 
 
 def hidden_from_server(ledger: Sequence[Entry]) -> Hidden:

@@ -13,7 +13,8 @@ import securefl
 from securefl.settings.axes import SOLVERS
 
 ALONE = frozenset(name for name, kind in SOLVERS.own().items() if not kind.elementwise)
-"""Solvers whose clients train one after the other."""
+ALONE |= {"bn-scaffold", "hbn"}
+"""Solvers and normalisations whose clients train one after the other."""
 SMALL = (
     "run.rounds=3",
     "algorithm.local_steps=2",
@@ -24,9 +25,6 @@ SMALL = (
 )
 
 REFINED = ("fnr.name=matched", "fnr.share=0.3", "fnr.strength=0.5", "fnr.epochs=2")
-
-ALONE = {"bn-scaffold", "hbn"}
-"""Normalisations by which clients train one after the other."""
 
 
 def with_public(job):

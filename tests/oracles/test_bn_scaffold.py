@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from two_bn_layers import by_layer, largest, parameters_of, statistics_of, step,
 
 import securefl
 from securefl.algorithms.normalisation.policy import START
+from securefl.audit import targets
 from securefl.errors import ConfigError, DataError
 from securefl.norms.corrected import corrected_batch_norm, corrected_variance
 from securefl.types import Kind
@@ -290,6 +292,30 @@ def test_a_resumed_run_ends_as_a_whole_one(tmp_path):
         securefl.run(settings, job, out=tmp_path / "run", on_round=on_round)
     resumed = securefl.resume(tmp_path / "run", job).model.state_dict()
     assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+
+
+def test_a_clients_model_has_the_rounds_statistics_for_who_reads_its_updates(monkeypatch):
+    """What it sends, S + S_k⁺ - S_k, is no variance: it may be below zero."""
+    seen = []
+    monkeypatch.setattr(targets, "confidences", lambda model, *_: seen.append(noted(model)) or 0)
+    job = task((5, 9))
+    settings = config(NAME, rounds=1)
+    before, after = (
+        {n: v + i for n, v in job.model.state_dict().items() if v.is_floating_point()}
+        for i in (0, 1)
+    )
+    sent = {n: v - 100 for n, v in before.items()}
+    trained = SimpleNamespace(model=job.model, task=job)
+    updates = [{"client-1": sent, "client-2": sent}]
+    targets.observed(settings, trained, [before, after], updates, None)
+    of_client = seen[0]
+    for name, value in of_client.items():
+        wanted = after if "running" in name else sent
+        assert torch.equal(value, wanted[name])
+
+
+def noted(model):
+    return {n: v.clone() for n, v in model.state_dict().items() if v.is_floating_point()}
 
 
 def test_nobody_counts_twice():

@@ -36,11 +36,7 @@ def test_clients_side_by_side_end_where_they_end_one_by_one(policy, solver, besi
     if any(reason(*pair) for pair in combinations(parts, 2)):
         pytest.skip("refused together")
     settings = [setting for part in parts for setting in part]
-<<<<<<< HEAD
-    if solver in ALONE:
-=======
-    if solver == "moon" or policy in ALONE:
->>>>>>> 77f00208 (A replay compares the model alone; clients whose batches are mixed with their own memory train one by one, and the engine says so)
+    if {policy, solver} & ALONE:
         with pytest.raises(ConfigError, match='"sequential", or "auto"'):
             trained(settings, "vectorised")
     else:

@@ -59,11 +59,7 @@ def test_all_normalisations_and_solvers_end_alike(policy, solver):
     """With each engine that takes them."""
     if reason(POLICIES[policy], SOLVERS[solver]):
         pytest.skip("refused together")
-<<<<<<< HEAD
-    engines = ENGINES[:1] if solver in ALONE else ENGINES
-=======
-    engines = ENGINES[:1] if solver == "moon" or policy in ALONE else ENGINES
->>>>>>> 77f00208 (A replay compares the model alone; clients whose batches are mixed with their own memory train one by one, and the engine says so)
+    engines = ENGINES[:1] if {policy, solver} & ALONE else ENGINES
     require_alike(*POLICIES[policy], *SOLVERS[solver], engines=engines)
 
 

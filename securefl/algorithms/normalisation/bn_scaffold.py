@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from securefl.algorithms.normalisation.client_bn import OTHERS
 from securefl.algorithms.normalisation.normalisation import Normalisation
+from securefl.settings.axes import Weights
 from securefl.types import Kind
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from securefl.algorithms.normalisation.policy import Followed, Policy, RoundNorm
     from securefl.norms.corrected import Pair
+    from securefl.settings.tables import Config
     from securefl.types import NamedTensors, State
 
 NAME = "BN-SCAFFOLD"
@@ -48,6 +50,15 @@ class CorrectedBN(Normalisation):
     name: Literal["bn-scaffold"] = "bn-scaffold"
     corrected: ClassVar[bool] = True
     mixes_records: ClassVar[str] = OTHERS
+
+    def clashes(self, config: Config) -> Iterator[str]:
+        """See `Choice.clashes`."""
+        if config.samples is not None and self.weights is not Weights.UNIFORM:
+            yield (
+                f'algorithm.weights = "{self.weights}" with algorithm.name = "{self.name}" and '
+                "[samples]: nobody tells the weight of sites that miss a round, by which the "
+                'statistics of all move; set algorithm.weights = "uniform"'
+            )
 
     def build(self, rounds: int) -> Policy:
         """See `NormalisationChoice`."""
