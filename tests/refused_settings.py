@@ -304,6 +304,12 @@ WRONG = {
         "needs a number for each target",
         "or leave it out",
     ),
+    "no channels": Wrong(
+        ("model.name=cnn", "model.width=0"),
+        'model.width = 0 with model.name = "cnn"',
+        "the mlp alone is linear",
+        'set model.name = "mlp"',
+    ),
     "samples without a bound": Wrong(
         ('samples.columns=["x"]',),
         "samples.most",

@@ -49,8 +49,8 @@ def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a
         n_features: of a flat sample; only the mlp looks at it.
         n_classes: how many scores the model gives, or numbers of a regression.
         groups: of channels; only "group" and "group-ws" look at it.
-        width: the mlp's hidden size (default 30), or the first stage's channels (default 16, or 64
-            of the alexnet).
+        width: the mlp's hidden size (default 30; 0 has no hidden layer and no norm: it is linear),
+            or the first stage's channels (default 16, or 64 of the alexnet).
         seed: of the initial values.
 
     Raises:
@@ -66,7 +66,9 @@ def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a
         if norm == "fixup":
             return fixup_resnet20(in_channels, n_classes, width)
         if name == "mlp":
-            model = mlp(_norm(norm, groups, batch_norm_1d), (n_features, width, n_classes))
+            hidden_sizes = (width,) if width else ()
+            norm_1d = _norm(norm, groups, batch_norm_1d)
+            model = mlp(norm_1d, (n_features, *hidden_sizes, n_classes))
         elif name == "alexnet":
             norms = (_norm(norm, groups, batch_norm_2d), _norm(norm, groups, batch_norm_1d))
             model = alexnet(*norms, in_channels, n_classes, width)
@@ -95,8 +97,10 @@ def _checked_width(name: str, norm: str, groups: int, width: int | None) -> int:
             'choose model "resnet20", or another norm'
         )
     width = DEFAULT_WIDTHS[name] if width is None else width
-    if width < 1:
-        raise ConfigError(f"width = {width}: must be at least 1; {DEFAULT_WIDTHS[name]} is usual")
+    if width < (least := 0 if name == "mlp" else 1):
+        raise ConfigError(
+            f"width = {width}: must be at least {least}; {DEFAULT_WIDTHS[name]} is usual"
+        )
     if norm in PER_SAMPLE_NORMS:
         _check_groups(name, norm, group_count(norm, groups, width), width)
     return width

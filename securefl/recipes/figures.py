@@ -54,6 +54,21 @@ class RunFigures:
         """Test accuracy of each round in %; of a regression R², times 100."""
         return [100 * m.score for m in self.metrics]
 
+    def client_accuracy(self, client: str) -> float:
+        """Return the last round's accuracy on a client's own test data, 0..1.
+
+        Raises:
+            RunFolderError: no such client, or none has test data of its own.
+        """
+        clients = self.metrics[-1].clients
+        if client not in clients:
+            known = ", ".join(clients) or "none, as all share one test set"
+            raise RunFolderError(
+                f'{self.folder}: measure.client = "{client}" is not scored by itself; those that '
+                f"are: {known}"
+            )
+        return clients[client].score
+
     @property
     def hours(self) -> list[float]:
         """Hours on simulated devices at the end of each round."""

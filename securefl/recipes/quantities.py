@@ -80,12 +80,26 @@ def _no_choice(config: Config) -> str:
     return "all clients are in every round; set selection.name" if none else ""
 
 
+def _one_test(config: Config) -> str:
+    own_model = config.models_at_clients
+    own_test = config.data.traits.by_domain or config.data.corruptions
+    why = "all clients share one model and one test set; have data by domain, or data.corruptions"
+    return "" if own_model or own_test else why
+
+
 _ROWS = (
-    # Test accuracy in %: after the last round, mean of the last ones, best of any, and on
-    # clients that never trained.
+    # Test accuracy in %: after the last round, mean of the last ones, best of any, on one client's
+    # own test data, and on clients that never trained.
     Quantity("accuracy", 2, lambda run, _: run.scores[-1]),
     Quantity("mean-accuracy", 2, _mean_accuracy, takes="last"),
     Quantity("best-accuracy", 2, lambda run, _: max(run.scores)),
+    Quantity(
+        "client-accuracy",
+        2,
+        lambda run, measure: 100 * run.client_accuracy(measure.client or ""),
+        needs="client",
+        missing=_one_test,
+    ),
     Quantity(
         "external-accuracy",
         2,
@@ -118,6 +132,7 @@ QUANTITIES = {row.name: row for row in _ROWS}
 
 _NEEDED = {
     "target": "a target in %, such as 90.0, and no other takes one",
+    "client": 'the name of one, such as "client-1", and no other takes one',
     "qualities": 'some, such as ["blurred"], and no other takes them',
 }
 
@@ -141,6 +156,8 @@ class Measure(BaseModel):
     """Test accuracy in %, for the quantities `…-to-target` alone."""
     last: Annotated[int, Field(ge=1, le=10**6, strict=True)] | None = None
     """Rounds of `mean-accuracy` alone; 10 where absent."""
+    client: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """Name of the client of `client-accuracy` alone: `client-1` for the first domain."""
     qualities: tuple[QualityName, ...] = ()
     """Those of `selected-share` alone."""
     adapt_bn: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = None

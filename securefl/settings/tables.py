@@ -155,9 +155,19 @@ class ModelTable(Table):
     initialisation (resnet20)."""
     groups: Annotated[int, Field(ge=1, le=4096, strict=True)] = 2
     """Groups of channels, for `group` and `group-ws`."""
-    width: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
-    """Hidden units of the mlp (30), or channels of the first stage (16; alexnet 64)."""
+    width: Annotated[int, Field(ge=0, le=4096, strict=True)] | None = None
+    """Hidden units of the mlp (30; 0 makes it linear), or channels of the first stage (16; alexnet
+    64)."""
     dtype: Literal["float32", "float64"] = "float32"
+
+    @model_validator(mode="after")
+    def _has_a_width(self) -> ModelTable:
+        if self.width == 0 and self.name in MODELS and self.name != "mlp":
+            raise ValueError(
+                f'model.width = 0 with model.name = "{self.name}": the mlp alone is linear without '
+                'hidden units; set model.name = "mlp", or another width'
+            )
+        return self
 
     @model_validator(mode="after")
     def _groups_have_a_norm(self) -> ModelTable:

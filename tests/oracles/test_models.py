@@ -64,6 +64,13 @@ def test_every_hidden_layer_of_an_mlp_is_normalised_and_the_last_layer_is_not():
     assert kinds == [*hidden, *hidden, nn.Linear]
 
 
+@pytest.mark.parametrize("norm", ["batch", "group", "group-ws", "scaled-ws"])
+def test_an_mlp_without_hidden_units_is_linear(norm):
+    """Softmax regression: one layer, plain whatever the norm is."""
+    (layer,) = build_model("mlp", norm, **DIGITS, width=0)
+    assert (type(layer), tuple(layer.weight.shape)) == (nn.Linear, (10, 64))
+
+
 def test_alexnet_has_torchvisions_sizes_and_a_norm_behind_each_hidden_layer():
     """57044810 values for ten classes; 1152 biases before norms fewer, and γ and β more."""
     with torch.device("meta"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -14,6 +15,7 @@ from securefl.errors import ConfigError, RunFolderError
 from securefl.recipes.figures import measured
 from securefl.recipes.quantities import QUANTITIES, Measure, QualityName, Quantity
 from securefl.recipes.recipe import load_recipe
+from securefl.runs.folder_reader import ClientScore
 
 SELECTED = {"quantity": "selected-share", "qualities": ["irrelevant", "blurred"]}
 
@@ -63,6 +65,20 @@ def test_a_mean_is_over_the_last_ten_rounds(tmp_path):
     assert measured(tmp_path / "run", Measure(quantity="mean-accuracy")) == pytest.approx(60)
 
 
+def test_one_clients_accuracy_is_that_of_the_last_round(tmp_path):
+    """By its name; another one's, or one of clients that share a test set, is none."""
+    first, last = metrics([0.5, 0.6])
+    own = {"client-1": ClientScore(0.75, 1.0), "client-2": ClientScore(0.45, 1.0)}
+    write_run(tmp_path / "own", rows=[first, replace(last, clients=own)])
+    write_run(tmp_path / "shared", rows=[first, last])
+    measure = Measure(quantity="client-accuracy", client="client-2")
+    assert measured(tmp_path / "own", measure) == pytest.approx(45)
+    with pytest.raises(RunFolderError, match=r"those that are: client-1, client-2"):
+        measured(tmp_path / "own", Measure(quantity="client-accuracy", client="client-3"))
+    with pytest.raises(RunFolderError, match=r"those that are: none, as all share one test set"):
+        measured(tmp_path / "shared", measure)
+
+
 def test_a_new_quantity_is_one_row(run, monkeypatch):
     """Recipes take its name, refuse what it is not told, and read it from the folder."""
     row = Quantity("rounds", 0, lambda run, _: len(run.metrics), takes="last")
@@ -97,6 +113,8 @@ def test_a_recipe_knows_every_quality():
         ({"quantity": "best-accuracy", "last": 5}, 'it goes with "mean-accuracy" alone'),
         ({"quantity": "selected-share"}, 'needs some, such as ["blurred"]'),
         ({"quantity": "accuracy", "qualities": ["blurred"]}, "no other takes them"),
+        ({"quantity": "client-accuracy"}, 'needs the name of one, such as "client-1"'),
+        ({"quantity": "accuracy", "client": "client-1"}, "no other takes one"),
     ],
 )
 def test_what_a_quantity_does_not_take_is_refused(measure, message):
@@ -114,6 +132,10 @@ def test_what_a_quantity_does_not_take_is_refused(measure, message):
         (
             '{ quantity = "selected-share", qualities = ["blurred"] }',
             "all clients are in every round; set selection.name",
+        ),
+        (
+            '{ quantity = "client-accuracy", client = "client-1" }',
+            "all clients share one model and one test set",
         ),
     ],
 )
