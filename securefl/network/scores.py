@@ -87,7 +87,7 @@ class Scores:
             raise TooFewContributions(f"round {number}: no client has scored its model")
         try:
             pooled = self._mean(made, here).pooled
-        except OpeningRefused:  # whose incidents are reported
+        except OpeningRefused:
             pooled = None
         return replace(self.job.evaluator.mean_of(scores), pooled=pooled)
 
@@ -111,9 +111,11 @@ class Scores:
             if reason := self._impossible(score):
                 raise TotalRefused(reason)
         except OpeningRefused as error:
-            for name in ongoing.counted:
+            spoilt = isinstance(error, TotalRefused)
+            # Else it is of other clients than a sum before; where each is read, no score is lost.
+            for name in ongoing.counted if spoilt or self.job.config.sites.scores == "mean" else ():
                 self._without(made, name, f"no mean ({error}), which it may have spoilt")
-            if isinstance(error, TotalRefused):
+            if spoilt:
                 self._search(made, ongoing.counted)
             raise
         self.suspects.opened(ongoing.counted)

@@ -103,9 +103,13 @@ def same_bits(job, *, runs):
     assert [name for name in wanted if not torch.equal(model[name], wanted[name])] == []
 
 
-ALGORITHMS = NORMALISATIONS, LOCAL, CENTRAL
+POLICIES = NORMALISATIONS | {
+    "bn-scaffold": (*NORMALISATIONS["bn-scaffold"], "algorithm.weights=uniform")
+}
+"""Of sites that keep their sizes to themselves control variates take equal weights alone."""
+ALGORITHMS = POLICIES, LOCAL, CENTRAL
 FEW = each(ALGORITHMS, product(*ALGORITHMS))
-AROUND = BESIDE, NORMALISATIONS
+AROUND = BESIDE, POLICIES
 FEW_AROUND = each(AROUND, product(*AROUND))
 SEALED = *ALGORITHMS, {name: (f"exchange.encrypt={name}",) for name in ENCRYPT}
 FEW_SEALED = each(SEALED, product(*SEALED))

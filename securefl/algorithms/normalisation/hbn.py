@@ -116,7 +116,8 @@ class OfUnion:
         for layer, (mean_C, var_C) in tracked.items():
             # A layer that is not called stays as it is.
             shift_C, square_C = found.get(layer, (torch.zeros_like(mean_C), var_C))
-            values[f"{layer}/mean"], values[f"{layer}/square"] = shift_C, square_C
+            values[f"{layer}/mean"] = shift_C.to(mean_C)
+            values[f"{layer}/square"] = square_C.to(var_C)
         total = exchange.sum(MESSAGE, values).values
         with torch.no_grad():
             for layer, (mean_C, var_C) in tracked.items():
