@@ -175,7 +175,7 @@ WRONG = {
             "data.quality={blurred=0.1}",
         ),
         "data.quality",
-        'the clients of "folders" are its domains, and their images stay',
+        'the clients of "folders" are its domains, whose samples stay',
         "leave it out, or take a data set that a partition deals",
     ),
     "corruptions of domains": Wrong(
@@ -185,7 +185,7 @@ WRONG = {
         ),
         "data.corruptions",
         'the clients of "folders" are its domains',
-        "leave one out",
+        "leave data.corruptions out",
     ),
     "patches of digits": Wrong(
         ("data.n_per_center=10",),
@@ -309,6 +309,29 @@ WRONG = {
         'model.width = 0 with model.name = "cnn"',
         "the mlp alone is linear",
         'set model.name = "mlp"',
+    ),
+    "a cure of BN for a model without": Wrong(
+        ("algorithm.name=fixbn", "model.norm=layer"),
+        'model.norm = "layer" with algorithm.name = "fixbn"',
+        "the model has none",
+        'set model.norm = "batch"',
+    ),
+    "Fixup without residual branches": Wrong(
+        ("model.norm=fixup", "algorithm.name=fedavg"),
+        'model.norm = "fixup" with model.name = "mlp"',
+        "Fixup scales residual branches",
+        'set model.name = "resnet20"',
+    ),
+    "a partition of no known form": Wrong(
+        ("data.partition=clases:2",),
+        'data.partition = "clases:2"',
+        'must have the form "iid"',
+    ),
+    "a partition out of range": Wrong(
+        ("data.partition=dirichlet:-1",),
+        'data.partition = "dirichlet:-1"',
+        "alpha must be a finite number above 0",
+        'write "dirichlet:0.5"',
     ),
     "samples without a bound": Wrong(
         ('samples.columns=["x"]',),

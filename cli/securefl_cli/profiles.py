@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from securefl.report.selection import ClientLine, QualityLine
     from securefl.runs.folder_reader import RunRecord
 
-MEASURED = {"fedprof": "Divergence", "afl": "Loss"}
-
 
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
@@ -59,7 +57,7 @@ def _check(record: RunRecord) -> None:
 
 
 def _print_clients(record: RunRecord, lines: Sequence[ClientLine]) -> None:
-    measured = MEASURED.get(record.config.selection.name)
+    measured = record.config.selection.measured.capitalize()
     scored = any(line.score is not None for line in lines)
     table = Table(box=None, pad_edge=False)
     table.add_column("Client", overflow="fold")

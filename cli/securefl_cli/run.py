@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     help="The data set's files, of all that need some: securefl data list.",
 )
 @click.option(
-    "--partition", help="iid, classes:K, dominant:S, dirichlet:A, quantity:A or label-quantity:A"
+    "--partition",
+    help="iid, sizes:S, classes:K, dominant:S, dirichlet:A, quantity:A or label-quantity:A",
 )
 @click.option("--clients", type=int, help="How many clients.")
 @click.option(

@@ -61,7 +61,7 @@ class Federated:
     """Kinds that travel encrypted, and so with gains."""
 
     def init(self, model: nn.Module) -> State:
-        """{w̄, S̄} of the model as it is, and zeros for all that is exchanged beside it."""
+        """Return {w̄, S̄} of the model as it is, and zeros for all that is exchanged beside it."""
         tensors: dict[Kind, NamedTensors] = snapshot(averaged_tensors(model))
         parameters = tensors[Kind.PARAMETERS]
         if control := self.solver.control(model):

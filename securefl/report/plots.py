@@ -165,10 +165,6 @@ def _colours(qualities: Collection[str | None]) -> dict[str | None, str]:
     return {None: GREY} | PALETTE | given
 
 
-MEASURED = {"afl": "mean loss", "fedprof": "divergence"}
-"""Name of the measurement of a client, by selector."""
-
-
 def scores_figure(record: RunRecord) -> Figure | None:
     """Plot a heat map of FedProf's λ, or of another selector's measurement; None without one.
 
@@ -178,7 +174,7 @@ def scores_figure(record: RunRecord) -> Figure | None:
     label = "score λ"
     if not any(rows):
         rows = [each.measured for each in record.participants]
-        label = MEASURED.get(record.config.selection.name, "measured")
+        label = record.config.selection.measured or "measured"
     if not any(rows):
         return None
     groups = by_quality(clients(record), record)

@@ -17,7 +17,7 @@ from pydantic import Field
 from securefl.errors import ConfigError
 from securefl.settings.choice import Axis, Choice, OpenChoice, named
 from securefl.settings.table import Count, Positive
-from securefl.types import PROFILE, Freeze, Plan
+from securefl.types import LOSS, PROFILE, Freeze, Plan
 
 if TYPE_CHECKING:
     from securefl.settings.tables import Config
@@ -55,6 +55,8 @@ class NormalisationChoice(OpenChoice):
     weights: Weights = Weights.SAMPLES
 
     normalises: ClassVar[Normalises] = Normalises.BY_BATCH
+    needs_bn: ClassVar[bool] = False
+    """There is nothing for it in a model without batch normalisation."""
     pools: ClassVar[bool] = False
     """Clients add up statistics in the middle of a step."""
     measures: ClassVar[bool] = False
@@ -174,6 +176,13 @@ class SelectorChoice(OpenChoice):
     def tells(self) -> str:
         """Numbers that clients tell the server in the clear, in words; empty for none."""
         return self.told or ", ".join(name for name in self.asked if name != PROFILE)
+
+    @property
+    def measured(self) -> str:
+        """Measurement of a client that it goes by, in words; empty for none."""
+        if self.asks_for_profiles:
+            return "divergence"
+        return "mean loss" if LOSS in self.asked else ""
 
     @property
     def asks_for_profiles(self) -> bool:

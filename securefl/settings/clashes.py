@@ -57,6 +57,13 @@ def reasons_against(config: Config) -> Iterator[str]:
 def _normalisation(config: Config) -> Iterator[str]:
     sealed, algorithm = config.exchange.encrypt, config.algorithm
     alone = "statistics" in sealed and "model" not in sealed
+    if algorithm.needs_bn and not config.model.has_bn:
+        linear, norm = config.model.width == 0, f'model.norm = "{config.model.norm}"'
+        yield (
+            f'{"model.width = 0" if linear else norm} with algorithm.name = "{algorithm.name}": it '
+            'needs batch normalisation, and the model has none; set model.norm = "batch" and no '
+            'width of 0, or algorithm.name = "fedavg" with exchange.encrypt = "model" or "none"'
+        )
     if algorithm.statistics_stay and alone and not config.fnr.refines:  # FNR-FL's are sealed
         yield (
             f'algorithm.name = "{algorithm.name}" with exchange.encrypt = "statistics": statistics '
@@ -198,16 +205,17 @@ def _blind(config: Config) -> Iterator[str]:
         )
     if not exchange.seals_sums:
         yield (
-            "exchange.blind, and exchange.encrypt leaves all sums in the clear, which the server "
-            'reads: set exchange.encrypt = "statistics" or "model", or leave exchange.blind out'
+            "exchange.blind = true, and exchange.encrypt leaves all sums in the clear, which the "
+            'server reads: set exchange.encrypt = "statistics" or "model", or leave exchange.blind '
+            "out"
         )
     released = algorithm.releases_statistics and config.privacy.of_records
-    if not (algorithm.pools or fnr.refines or released):
+    if not (algorithm.pools or algorithm.measures or fnr.refines or released):
         yield (
             f'exchange.blind with algorithm.name = "{algorithm.name}" and fnr.name = "{fnr.name}": '
             "the server applies all totals of these and so reads them; take algorithm.name = "
-            f"{NORMALISATIONS.those(lambda kind: kind.pools)}, whose statistics are clients' "
-            "alone, or leave exchange.blind out"
+            f"{NORMALISATIONS.those(lambda kind: kind.pools or kind.measures)}, whose statistics "
+            "are clients' alone, or leave exchange.blind out"
         )
 
 

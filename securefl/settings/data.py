@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from securefl.data.catalogue import DATA_SETS, DataSet, names_by_domain
+from securefl.errors import ConfigError
 from securefl.settings.table import ClosedShare, Table
 
 OfImages = Literal["irrelevant", "blurred", "salt-and-pepper"]
@@ -24,6 +25,18 @@ def _known(name: str) -> str:
     return name
 
 
+def _partition(text: str) -> str:
+    if text == "iid":
+        return text
+    from securefl.data.partition import parse_partition  # noqa: PLC0415  (it loads numpy)
+
+    try:
+        parse_partition(text)
+    except ConfigError as error:
+        raise ValueError(f"data.{error}") from None
+    return text
+
+
 class DataTable(Table):
     """The table `[data]`."""
 
@@ -37,7 +50,7 @@ class DataTable(Table):
     """Height and width that the pictures of `folders` and `camelyon17` are resized to."""
     n_per_center: Annotated[int, Field(ge=6, le=10**6, strict=True)] | None = None
     """So many patches of each hospital of `camelyon17`; all 456 000 where absent."""
-    partition: str = "classes:2"
+    partition: Annotated[str, AfterValidator(_partition)] = "classes:2"
     """`iid`, `sizes:SHARE` (normal sizes, that share of their mean for deviation), `classes:K` (K
     classes a client, FedTAN App. D), `dominant:SHARE` (of one class each, FedProf),
     `dirichlet:ALPHA`, `quantity:ALPHA` or `label-quantity:ALPHA`."""
@@ -102,7 +115,8 @@ class DataTable(Table):
         if self.n_per_center is not None and "n_per_center" not in self.traits.reads:
             readers = [f'"{name}"' for name, d in DATA_SETS.items() if "n_per_center" in d.reads]
             raise ValueError(
-                f"data.n_per_center goes with data.dataset = {' or '.join(readers)} alone"
+                f"data.n_per_center = {self.n_per_center} goes with data.dataset = "
+                f"{' or '.join(readers)} alone; leave it out"
             )
         return self
 
@@ -126,12 +140,14 @@ class DataTable(Table):
             )
         if self.quality:
             raise ValueError(
-                f'data.quality: the clients of "{self.dataset}" are its domains, and their images '
-                "stay as they are; leave it out, or take a data set that a partition deals"
+                f'data.quality = {self.quality}: the clients of "{self.dataset}" are its domains, '
+                "whose samples stay as they are; leave it out, or take a data set that a partition "
+                "deals"
             )
         if self.corruptions and "corruptions" not in self.traits.reads:
             raise ValueError(
-                f'data.corruptions: the clients of "{self.dataset}" are its domains; leave one out'
+                f'data.corruptions = {list(self.corruptions)}: the clients of "{self.dataset}" are '
+                "its domains, whose samples stay as they are; leave data.corruptions out"
             )
 
     def _check_dealt(self) -> None:
@@ -168,7 +184,7 @@ class DataTable(Table):
             )
 
     def _check_regression(self) -> None:
-        """Nothing that only images or classes have."""
+        """Check that nothing is set that only images or classes have."""
         if self.corruptions:
             raise ValueError(
                 f'data.corruptions are of images, and "{self.dataset}" has readings: leave them '

@@ -67,7 +67,8 @@ def _explained_value(key: str, error: Any, *, is_one_kind: bool) -> str:
         return f"{said}: must be text, write it in quotes"
     if error["type"] == "string_pattern_mismatch" and error["input"] != error["input"].strip():
         return f"{said}: begins or ends with a space: leave it out"
-    return f"{said}: {error['msg'].lower()}"
+    # A list, as TOML calls what pydantic has as a tuple.
+    return f"{said}: {error['msg'].lower().replace('valid tuple', 'valid list')}"
 
 
 def _keys_of(model: type[BaseModel], place: Sequence[str | int]) -> list[str]:

@@ -65,7 +65,7 @@ class Encrypt(StrEnum):
 
 
 def _listed(value: Any) -> Any:
-    """`"statistics,profiles"` as its parts; `"none"` as no part."""
+    """Return the parts of `"statistics,profiles"`; `"none"` as no part."""
     if not isinstance(value, str):
         return value
     return [part.strip() for part in value.split(",")] if value != "none" else []
@@ -159,6 +159,20 @@ class ModelTable(Table):
     """Hidden units of the mlp (30; 0 makes it linear), or channels of the first stage (16; alexnet
     64)."""
     dtype: Literal["float32", "float64"] = "float32"
+
+    @property
+    def has_bn(self) -> bool:
+        """True where the model has batch normalisation, or is somebody's own, which may have it."""
+        return self.name not in MODELS or (self.norm == "batch" and self.width != 0)
+
+    @model_validator(mode="after")
+    def _has_what_its_norm_needs(self) -> ModelTable:
+        if self.norm == "fixup" and self.name in MODELS and self.name != "resnet20":
+            raise ValueError(
+                f'model.norm = "fixup" with model.name = "{self.name}": Fixup scales residual '
+                'branches, and this model has none; set model.name = "resnet20", or another norm'
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_a_width(self) -> ModelTable:

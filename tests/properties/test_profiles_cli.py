@@ -174,7 +174,7 @@ def test_a_selector_that_measures_nothing_has_no_such_columns(tmp_path):
     assert words(lines[0]) == ["Client", "Selected"]
     write_run(tmp_path / "afl", "selection.name=afl", participants=PARTICIPANTS)
     lines = invoke("profiles", tmp_path / "afl").stdout.splitlines()
-    assert words(lines[1]) == ["Client", "Selected", "measured", "Loss"]
+    assert words(lines[1]) == ["Client", "Selected", "measured", "Mean", "loss"]
 
 
 @pytest.mark.parametrize(

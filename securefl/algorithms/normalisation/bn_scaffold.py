@@ -48,6 +48,7 @@ class CorrectedBN(Normalisation):
     """Batch statistics that are corrected by the drift of the last round's."""
 
     name: Literal["bn-scaffold"] = "bn-scaffold"
+    needs_bn: ClassVar[bool] = True
     corrected: ClassVar[bool] = True
     mixes_records: ClassVar[str] = OTHERS
 

@@ -23,6 +23,7 @@ OTHERS = "each client normalises a record by the others of its batch"
 class KeptBN(Normalisation):
     """Choices by which a part of the model is each client's own."""
 
+    needs_bn: ClassVar[bool] = True
     keeps_statistics: ClassVar[bool] = True
     keeps_affine: ClassVar[bool] = True
     mixes_records: ClassVar[str] = OTHERS

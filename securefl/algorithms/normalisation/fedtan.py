@@ -37,6 +37,7 @@ class PooledBN(Normalisation):
 
     moments: Literal["two-pass", "fused"] = "two-pass"
     """Exchanges of a round in which statistics travel: 3L + 1, or 2L + 1."""
+    needs_bn: ClassVar[bool] = True
     pools: ClassVar[bool] = True
     normalises: ClassVar[Normalises] = Normalises.BY_POOLED
     mixes_records: ClassVar[str] = GRADIENT
@@ -77,6 +78,7 @@ class ForwardOnly(Normalisation):
     """FedAvg with FedTAN's forward exchange alone ("FedAvg + Algorithm 2")."""
 
     name: Literal["forward-only"] = "forward-only"
+    needs_bn: ClassVar[bool] = True
     pools: ClassVar[bool] = True
     normalises: ClassVar[Normalises] = Normalises.BY_POOLED_CONSTANTS
     mixes_records: ClassVar[str] = OUTPUT

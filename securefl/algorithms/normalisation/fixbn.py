@@ -44,6 +44,7 @@ class FrozenBN(Normalisation):
     freeze: Literal["statistics", "affine", "both"] = "statistics"
     """Part of BN that is frozen."""
     normalises: ClassVar[Normalises] = Normalises.BY_CONSTANTS
+    needs_bn: ClassVar[bool] = True
     releases_statistics: ClassVar[bool] = True
 
     @property

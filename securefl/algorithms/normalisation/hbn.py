@@ -46,6 +46,7 @@ class HybridBN(Normalisation):
 
     name: Literal["hbn"] = "hbn"
     normalises: ClassVar[Normalises] = Normalises.BY_MIXTURE
+    needs_bn: ClassVar[bool] = True
     measures: ClassVar[bool] = True
     mixes_records: ClassVar[str] = OTHERS
 

@@ -23,6 +23,7 @@ class StaticBN(Normalisation):
     """Statistics of the round's first model on all of a client's data."""
 
     name: Literal["static-bn"] = "static-bn"
+    needs_bn: ClassVar[bool] = True
     mixes_records: ClassVar[str] = "statistics are measured on the clients' records without noise"
 
     def build(self, rounds: int) -> Policy:
