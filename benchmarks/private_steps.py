@@ -64,7 +64,7 @@ def measured(job: str, repeats: int) -> Steps:
 
 
 def _session(job: str, solver: LocalSolver) -> Callable[[], None]:
-    """One client's gradients, of samples of about `BATCH` records."""
+    """Return one client's gradients, of samples of about `BATCH` records."""
     name, norm, shape = JOBS[job]
     rng = torch.Generator().manual_seed(0)
     sizes = {"in_channels": shape[0], "n_features": shape[0], "n_classes": 10}

@@ -45,8 +45,8 @@ TEXTS = {"layer"}
 
 
 def listed(axis: Axis[Any]) -> str:
-    """Return the names of an axis as `--help` lists them."""
-    return ", ".join(axis.names())
+    """Return the names of an axis as `--help` lists them, those of other packages last."""
+    return ", ".join([*axis.names(), *axis.installed()])
 
 
 def settings_of(options: Mapping[str, str | float | None]) -> list[str]:

@@ -63,7 +63,7 @@ def run_server(
 
 @contextmanager
 def _resumed_by(path: Path) -> Iterator[None]:
-    """Within, Ctrl-C says the command that goes on."""
+    """Name, at a Ctrl-C within, the command that goes on."""
     try:
         yield
     except KeyboardInterrupt:

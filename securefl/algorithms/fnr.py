@@ -183,7 +183,7 @@ class FNR:
         return self.inner.update(state, totals)
 
     def n_refined(self, n_clients: int) -> int:
-        """⌊n p⌋, how many of a round's clients are refined.
+        """Return ⌊n p⌋, how many of a round's clients are refined.
 
         Raises:
             ConfigError: none would be, or too few others are left.

@@ -34,7 +34,7 @@ def _walkable(parameter: nn.Parameter) -> bool:
 
 
 def _prepare(optimiser: torch.optim.Optimizer, *_: Any) -> None:
-    """The kernel walks through memory and looks at no stride; and it takes all buffers or none."""
+    """Lay gradients and buffers out for a kernel that looks at no stride, and takes all or none."""
     for group in optimiser.param_groups:
         for parameter in group["params"]:
             gradient = parameter.grad

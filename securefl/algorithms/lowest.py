@@ -72,7 +72,7 @@ def noisily_among_lowest(
 
 
 def places(share: float, n_clients: int) -> int:
-    """⌊n p⌋, where a share written in decimals is not exact: 0.29 of 100 clients are 29."""
+    """Return ⌊n p⌋, where a share written in decimals is not exact: 0.29 of 100 clients are 29."""
     return math.floor(share * n_clients + 1e-9)
 
 

@@ -61,7 +61,7 @@ def profile(
 
 
 def merged_profile(batches: Iterable[Float64[Tensor, "B Q"]], view: View) -> Profile:
-    """`profile` of data that `representing` has represented, in the view's unit."""
+    """Return the `profile` of data that `representing` has represented, in the view's unit."""
     name = default_layer(view.model) if view.layer is None else view.layer
     total: _Moments | None = None
     for values_BQ in batches:
@@ -107,7 +107,7 @@ def default_layer(model: nn.Module) -> str:
 
 
 def _block_around(model: nn.Module, convolution: str) -> str:
-    """The innermost module around it that is neither a container nor holds the classifier."""
+    """Return the innermost module around it: no container, and not the classifier's."""
     parts = convolution.split(".")
     for end in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:end])

@@ -110,7 +110,7 @@ class SolverChoice(OpenChoice):
     """The table `[solver]`: how a client takes its local steps."""
 
     elementwise: ClassVar[bool] = False
-    """Treats each element of a gradient by itself, so that clients may train side by side."""
+    """True where each element of a gradient counts by itself: clients may train side by side."""
     second_gradient: ClassVar[str] = ""
     """Reason why a step looks at the data twice; empty where it takes one gradient of the loss."""
     passes: ClassVar[int] = 1
@@ -118,7 +118,7 @@ class SolverChoice(OpenChoice):
     own_model: ClassVar[bool] = False
     """Each client trains a whole model of its own beside the shared one, and is scored by it."""
     holds_to_global: ClassVar[bool] = True
-    """Steers local steps by the global model or by other clients."""
+    """True where the global model or other clients steer local steps."""
     corrected: ClassVar[bool] = False
     """Steps are corrected by a mean over all clients, each with what it keeps itself."""
     server_half: ClassVar[bool] = False
@@ -135,7 +135,7 @@ class ServerChoice(OpenChoice):
     """The table `[server]`: what the server makes of the clients' average."""
 
     takes_step: ClassVar[bool] = True
-    """Makes another model of the average than the average itself."""
+    """True where the next model is another than the average."""
     counts_steps: ClassVar[bool] = False
     """Clients send a count of their local steps, by which the server divides."""
 
@@ -160,9 +160,9 @@ class SelectorChoice(OpenChoice):
     selects: ClassVar[bool] = True
     """A round has some of the clients."""
     needs_devices: ClassVar[bool] = False
-    """Goes by the time that simulated devices take."""
+    """True where the time of simulated devices counts."""
     profiles: ClassVar[bool] = False
-    """Goes by profiles of the model on clients' data, if its keys do not say otherwise."""
+    """True where profiles of the model on clients' data count, if its keys do not say otherwise."""
     asks: ClassVar[tuple[str, ...]] = ()
     told: ClassVar[str] = ""
     """The answers' name in messages, where clients tell numbers in the clear."""

@@ -99,6 +99,11 @@ class Axis(Generic[Kind]):
             and named(kind)
         }
 
+    def installed(self) -> dict[str, EntryPoint]:
+        """Return the choices that other installed packages register, by name; loads none."""
+        points = entry_points(group=self.group) if self.open_base else ()
+        return {point.name: point for point in points}
+
     def by_default(self) -> Kind:
         """Return the choice of settings that name none."""
         return self.own()[self.default]()
@@ -139,13 +144,11 @@ class Axis(Generic[Kind]):
     def _kind(self, name: str) -> type[Kind]:
         if found := self.own().get(name):
             return found
-        points: dict[str, EntryPoint] = {}
-        if self.open_base:
-            if ":" in name:
-                return self._named_by_class(name)
-            points = {point.name: point for point in entry_points(group=self.group)}
-            if name in points:
-                return self._loaded(name, points[name].load)
+        if self.open_base and ":" in name:
+            return self._named_by_class(name)
+        points = self.installed()
+        if name in points:
+            return self._loaded(name, points[name].load)
         known = (*self.own(), *points)
         meant = get_close_matches(name, known, n=1, cutoff=0.5)
         ways = [*known, "MODULE:CLASS of your own"] if self.open_base else known

@@ -101,7 +101,7 @@ class RoundNorm:
     measurement: Measurement | None = None
     """Where statistics come from that then stay for the round."""
     layers_alone: bool = False
-    """Does something to BN layers, in this round or another, that reaches no functional call."""
+    """True where BN layers are changed, in some round, in a way that reaches no functional call."""
 
     def sums(self, model: nn.Module) -> tuple[MessageSpec, ...]:
         """Return what clients ask for in the middle of their round."""

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from securefl.types import NamedTensors
 
 StepContext: TypeAlias = "Callable[[], AbstractContextManager[None]]"
-"""Makes the context for the step's forward and backward pass; to be called once a step."""
+"""Function that makes the context of a step's forward and backward pass; called once a step."""
 ExtraLoss: TypeAlias = "Callable[[Tensor], Tensor]"
 """A term beside the loss, from the batch's x, asked for once the model has seen it."""
 Gradients: TypeAlias = "Callable[[StepContext, ExtraLoss | None], None]"
-"""Leaves a step's gradients, of the loss and the term beside it, in the parameters.
+"""Function that leaves a step's gradients, of loss and term beside it, in the parameters.
 
 The only place where training looks at data.
 """
@@ -42,7 +42,7 @@ class Start:
     control: NamedTensors
     """The total of what clients sent in the round before, by the names of `Solver.control`."""
     from_data: Gradients | None = None
-    """Makes gradients in another way than from the next batch: privately."""
+    """Function that makes gradients in another way than from the next batch: privately."""
 
     def backward(self, around: StepContext, beside: ExtraLoss | None = None) -> None:
         """Leave gradients of the loss on the next batch; those of before are cleared."""

@@ -75,19 +75,19 @@ class Attacker(StrEnum):
     """Attackers by what they know of BN's statistics. All have all else in common."""
 
     EXACT = "exact"
-    """Knows the statistics that normalised the mini-batch."""
+    """Those that normalised the mini-batch, which are known."""
     POPULATION = "population"
-    """Takes the model's running statistics."""
+    """The model's running statistics."""
     NONE = "none"
-    """Takes μ = 0 and σ² = 1, as in a fresh layer."""
+    """μ = 0 and σ² = 1, as in a fresh layer."""
     PUBLIC = "public"
-    """Takes those that public images have in this model."""
+    """Those that public images have in this model."""
     JOINT = "joint"
-    """Makes them variables beside the pixels (or has them follow from these: BATCH)."""
+    """Variables beside the pixels (or a function of these: BATCH)."""
     DERIVED = "derived"
-    """Recovers them from the gradient (`recovered_statistics`); the rest is left free."""
+    """Those that the gradient tells (`recovered_statistics`); the rest is left free."""
     FIRST_LAYER = "first layer"
-    """Needs none: reads the inputs off the first linear layer (`inputs_of`)."""
+    """None: the inputs are read off the first linear layer (`inputs_of`)."""
 
 
 class Hidden(StrEnum):
