@@ -182,8 +182,11 @@ def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path, monkeypatch):
         ),
         (["--norm", "group", "--encrypt", "none"], 'model.norm = "batch"'),
         (["--norm", "weight"], "model.norm = 'weight'"),
-        (["--norm", "fixup", "--encrypt", "none"], 'choose model "resnet20"'),
-        (["--norm", "instance", "--encrypt", "none"], "one value alone normalises to zero"),
+        (["--norm", "fixup", "--encrypt", "none"], 'set model.name = "resnet20"'),
+        (
+            ["--algorithm", "fedavg", "--norm", "instance", "--encrypt", "none"],
+            "one value alone normalises to zero",
+        ),
         (["--set", "model.groups=3"], 'goes with model.norm = "group" or "group-ws"'),
         (["--set", "train.lr=true"], "train.lr = True"),
         (
