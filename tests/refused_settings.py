@@ -333,6 +333,11 @@ WRONG = {
         "alpha must be a finite number above 0",
         'write "dirichlet:0.5"',
     ),
+    "a corruption that is none": Wrong(
+        ('data.corruptions=["foggy"]',),
+        'data.corruptions: "foggy"',
+        "must be one of gaussian_noise",
+    ),
     "samples without a bound": Wrong(
         ('samples.columns=["x"]',),
         "samples.most",

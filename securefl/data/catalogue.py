@@ -130,6 +130,15 @@ DATA_SETS: dict[str, DataSet] = {
 }
 
 
+CORRUPTION_FAMILIES: dict[str, str] = {
+    **dict.fromkeys(("gaussian_noise", "shot_noise", "impulse_noise"), "noise"),
+    **dict.fromkeys(("gaussian_blur", "defocus_blur", "motion_blur", "zoom_blur"), "blur"),
+    **dict.fromkeys(("fog", "snow", "frost"), "weather"),
+    **dict.fromkeys(("contrast", "brightness", "pixelate", "jpeg_compression"), "digital"),
+}
+"""Family of each corruption, by the name of its function in the family's module."""
+
+
 def names_by_domain() -> Iterator[str]:
     """Yield the names of the data sets that come by domain."""
     return (name for name, data_set in DATA_SETS.items() if data_set.by_domain)

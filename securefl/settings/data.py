@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from securefl.data.catalogue import DATA_SETS, DataSet, names_by_domain
+from securefl.data.catalogue import CORRUPTION_FAMILIES, DATA_SETS, DataSet, names_by_domain
 from securefl.errors import ConfigError
 from securefl.settings.table import ClosedShare, Table
 
@@ -155,6 +155,11 @@ class DataTable(Table):
             raise ValueError(
                 "data.corruptions and data.feature_noise are both feature skew, a client has one: "
                 "leave one out"
+            )
+        if unknown := [name for name in self.corruptions if name not in CORRUPTION_FAMILIES]:
+            raise ValueError(
+                f'data.corruptions: "{unknown[0]:.80}" must be one of '
+                f"{', '.join(CORRUPTION_FAMILIES)}"
             )
         if self.quality:
             self._check_quality()

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from securefl.data.catalogue import CORRUPTION_FAMILIES
 from securefl.data.corruptions import blur, digital, noise, weather
 from securefl.data.corruptions.images import Distortion, Images, check_images
 from securefl.errors import ConfigError
@@ -29,23 +30,12 @@ class Corruption:
     distort: Distortion
 
 
-_FAMILIES: dict[str, tuple[Distortion, ...]] = {
-    "noise": (noise.gaussian_noise, noise.shot_noise, noise.impulse_noise),
-    "blur": (blur.gaussian_blur, blur.defocus_blur, blur.motion_blur, blur.zoom_blur),
-    "weather": (weather.fog, weather.snow, weather.frost),
-    "digital": (
-        digital.contrast,
-        digital.brightness,
-        digital.pixelate,
-        digital.jpeg_compression,
-    ),
-}
+_MODULES = {"noise": noise, "blur": blur, "weather": weather, "digital": digital}
 
 CORRUPTIONS: Mapping[str, Corruption] = MappingProxyType(
     {
-        distort.__name__: Corruption(family, distort)
-        for family, distortions in _FAMILIES.items()
-        for distort in distortions
+        name: Corruption(family, getattr(_MODULES[family], name))
+        for name, family in CORRUPTION_FAMILIES.items()
     }
 )
 
