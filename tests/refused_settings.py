@@ -338,6 +338,11 @@ WRONG = {
         'data.corruptions: "foggy"',
         "must be one of gaussian_noise",
     ),
+    "nobody of this name to leave out": Wrong(
+        ('data.corruptions=["fog","snow"]', "data.leave_out=blur"),
+        'data.leave_out = "blur"',
+        "must be one of weather, fog, snow",
+    ),
     "samples without a bound": Wrong(
         ('samples.columns=["x"]',),
         "samples.most",

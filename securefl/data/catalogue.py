@@ -3,8 +3,10 @@
 A new data set is a file with its reader, and a line in `DATA_SETS`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from securefl.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,23 @@ CORRUPTION_FAMILIES: dict[str, str] = {
     **dict.fromkeys(("contrast", "brightness", "pixelate", "jpeg_compression"), "digital"),
 }
 """Family of each corruption, by the name of its function in the family's module."""
+
+
+def left_out_of(families: Mapping[str, str], leave_out: str) -> frozenset[str]:
+    """Return the domains, each with its family, that `data.leave_out` names.
+
+    Raises:
+        ConfigError: it names none, or all of them.
+    """
+    found = frozenset(d for d, family in families.items() if leave_out in {d, family})
+    if not found:
+        choices = ", ".join(dict.fromkeys([*families.values(), *families]))
+        raise ConfigError(f'data.leave_out = "{leave_out}": must be one of {choices}')
+    if len(found) == len(families):
+        raise ConfigError(
+            f'data.leave_out = "{leave_out}": leaves nobody to train; have other domains too'
+        )
+    return found
 
 
 def names_by_domain() -> Iterator[str]:

@@ -5,7 +5,7 @@ from pkgutil import resolve_name
 
 import torch
 
-from securefl.data.catalogue import names_by_domain
+from securefl.data.catalogue import left_out_of, names_by_domain
 from securefl.data.corruptions import CORRUPTIONS, families_of
 from securefl.data.files import Domains
 from securefl.data.split import Labelled, Split
@@ -69,17 +69,7 @@ def left_out(data: DataTable) -> frozenset[str]:
         DataError: the folder of the domains cannot be read.
     """
     families = domain_families(data)
-    if data.leave_out is None:
-        return frozenset()
-    found = frozenset(d for d, family in families.items() if data.leave_out in {d, family})
-    if not found:
-        choices = ", ".join(dict.fromkeys([*families.values(), *families]))
-        raise ConfigError(f'data.leave_out = "{data.leave_out}": must be one of {choices}')
-    if len(found) == len(families):
-        raise ConfigError(
-            f'data.leave_out = "{data.leave_out}": leaves nobody to train; have other domains too'
-        )
-    return found
+    return left_out_of(families, data.leave_out) if data.leave_out is not None else frozenset()
 
 
 def leave_out_choices(data: DataTable) -> list[str]:

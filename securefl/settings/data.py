@@ -5,7 +5,13 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from securefl.data.catalogue import CORRUPTION_FAMILIES, DATA_SETS, DataSet, names_by_domain
+from securefl.data.catalogue import (
+    CORRUPTION_FAMILIES,
+    DATA_SETS,
+    DataSet,
+    left_out_of,
+    names_by_domain,
+)
 from securefl.errors import ConfigError
 from securefl.settings.table import ClosedShare, Table
 
@@ -161,6 +167,12 @@ class DataTable(Table):
                 f'data.corruptions: "{unknown[0]:.80}" must be one of '
                 f"{', '.join(CORRUPTION_FAMILIES)}"
             )
+        if self.leave_out is not None and self.corruptions:
+            families = {name: CORRUPTION_FAMILIES[name] for name in self.corruptions}
+            try:
+                left_out_of(families, self.leave_out)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
         if self.quality:
             self._check_quality()
         if self.traits.regression:
