@@ -52,18 +52,18 @@ def reasons_against(config: Config) -> Iterator[str]:
     yield from config.privacy.clashes(config)
     if config.algorithm.alone:
         yield from _alone(config)
+    if config.algorithm.needs_bn and not config.model.has_bn:
+        linear, norm = config.model.width == 0, f'model.norm = "{config.model.norm}"'
+        yield (
+            f"{'model.width = 0' if linear else norm} with algorithm.name = "
+            f'"{config.algorithm.name}": it needs batch normalisation, and the model has none; set model.norm = "batch" and no '
+            'width of 0, or algorithm.name = "fedavg" with exchange.encrypt = "model" or "none"'
+        )
 
 
 def _normalisation(config: Config) -> Iterator[str]:
     sealed, algorithm = config.exchange.encrypt, config.algorithm
     alone = "statistics" in sealed and "model" not in sealed
-    if algorithm.needs_bn and not config.model.has_bn:
-        linear, norm = config.model.width == 0, f'model.norm = "{config.model.norm}"'
-        yield (
-            f'{"model.width = 0" if linear else norm} with algorithm.name = "{algorithm.name}": it '
-            'needs batch normalisation, and the model has none; set model.norm = "batch" and no '
-            'width of 0, or algorithm.name = "fedavg" with exchange.encrypt = "model" or "none"'
-        )
     if algorithm.statistics_stay and alone and not config.fnr.refines:  # FNR-FL's are sealed
         yield (
             f'algorithm.name = "{algorithm.name}" with exchange.encrypt = "statistics": statistics '

@@ -578,7 +578,7 @@ def test_no_total_of_too_few_shares_of_noise_is_opened(site, n_present, dropouts
         ((), 3),
         (("data.names=[]", "data.clients=7"), 7),
         (("data.names=[]", "data.dataset=folders", "data.root=pictures"), 4),
-        (("data.names=[]", 'data.corruptions=["fog", "blur"]', "data.leave_out=fog"), 4),
+        (("data.names=[]", 'data.corruptions=["fog", "snow"]', "data.leave_out=fog"), 4),
     ],
     ids=["names", "a number", "domains", "left out"],
 )
