@@ -56,8 +56,9 @@ def reasons_against(config: Config) -> Iterator[str]:
         linear, norm = config.model.width == 0, f'model.norm = "{config.model.norm}"'
         yield (
             f"{'model.width = 0' if linear else norm} with algorithm.name = "
-            f'"{config.algorithm.name}": it needs batch normalisation, and the model has none; set model.norm = "batch" and no '
-            'width of 0, or algorithm.name = "fedavg" with exchange.encrypt = "model" or "none"'
+            f'"{config.algorithm.name}": it needs batch normalisation, and the model has none; set '
+            'model.norm = "batch" and no width of 0, or algorithm.name = "fedavg" with '
+            'exchange.encrypt = "model" or "none"'
         )
 
 
