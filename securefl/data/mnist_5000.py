@@ -6,17 +6,15 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from securefl.data.files import as_labels, as_pixels, n_bytes_of
 from securefl.data.packages import locate_packaged
-from securefl.data.split import Split
+from securefl.data.split import Split, stratified
 from securefl.errors import DataError
 from securefl.settings.data import DataTable
 
-TEST_SHARE = 0.2
 _N_IMAGES = 5000
 _SIDE = 28
 _MAX_PACKED_BYTES = 1 << 24  # the file has a megabyte
@@ -25,14 +23,7 @@ _MAX_BYTES = 1 << 25  # of text, of which it has nine megabytes
 
 def read_mnist_5000(data: DataTable, seed: int) -> Split:
     """Return the digits, a fifth of every class for testing; raises as `load_mnist_5000`."""
-    from sklearn.model_selection import train_test_split
-
-    x, y = load_mnist_5000(data.traits.packaged)
-    train, test = train_test_split(
-        np.arange(len(y)), test_size=TEST_SHARE, stratify=y.numpy(), random_state=seed
-    )
-    train, test = torch.from_numpy(train), torch.from_numpy(test)
-    return Split(x[train], y[train], x[test], y[test])
+    return stratified(*load_mnist_5000(data.traits.packaged), seed)
 
 
 def load_mnist_5000(packaged: str) -> tuple[Float[Tensor, "n 1 28 28"], Int64[Tensor, " n"]]:

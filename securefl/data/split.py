@@ -10,6 +10,8 @@ from torch import Tensor
 
 from securefl.errors import DataError
 
+TEST_SHARE = 0.2
+"""Share that is held out where a data set does not say which samples test."""
 Labelled: TypeAlias = tuple[
     Float[Tensor, "_ ..."], Int64[Tensor, " _"] | Float[Tensor, "_ targets"]
 ]
@@ -53,6 +55,17 @@ class Split:
             DataError: the samples are not flat, or their length is not a square number.
         """
         return replace(self, train_x=_square(self.train_x), test_x=_square(self.test_x))
+
+
+def stratified(x: Float[Tensor, "n ..."], y: Int64[Tensor, " n"], seed: int) -> Split:
+    """Hold out a fifth of every class for testing; the seed chooses which."""
+    from sklearn.model_selection import train_test_split
+
+    parts = train_test_split(
+        torch.arange(len(y)).numpy(), test_size=TEST_SHARE, stratify=y.numpy(), random_state=seed
+    )
+    train, test = map(torch.from_numpy, parts)
+    return Split(x[train], y[train], x[test], y[test])
 
 
 def _square(flat: Float[Tensor, "n ..."]) -> Float[Tensor, "n 1 side side"]:

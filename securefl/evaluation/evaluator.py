@@ -62,10 +62,11 @@ class Evaluator:
         personal = any(memory.scored for memory in memories.values())
         if not personal and not self._own:
             return self._scored(model, self._common)
-        # One party that trains on all clients' data is no client: these have the tests alone.
-        owns = {name: memory.scored for name, memory in memories.items()}
         scores = {
-            name: self.score_of(model, state, name, owns.get(name, {}))
+            # One party that trains on all clients' data is no client: these have the tests alone.
+            name: self.score_of(
+                model, state, name, memories[name].scored if name in memories else {}
+            )
             for name in (self._own or memories)
         }
         load_tensors(model, state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -64,8 +64,7 @@ def chosen_metric(given: str | Measure, loss: object = None) -> Metric:
     """
     if isinstance(given, str) and given in METRICS:
         metric = METRICS[given]
-        leaves_out = any(field.name == "ignored" for field in fields(metric))  # type: ignore[arg-type]
-        return metric(ignored=ignored_label(loss)) if leaves_out else metric()  # type: ignore[call-arg]
+        return metric(ignored=ignored_label(loss)) if metric.of_classes else metric()  # type: ignore[call-arg]
     if isinstance(given, str) or not callable(given):
         raise ConfigError(
             f"metric = {given!r:.80}: must be one of {', '.join(METRICS)}, or a function of "

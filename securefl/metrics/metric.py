@@ -57,7 +57,7 @@ class Metric(ABC):
     """Largest value."""
     pooling: ClassVar[Pooling] = Pooling.SUMS
     of_classes: ClassVar[bool] = False
-    """True where targets may be numbers of classes."""
+    """True where targets may be numbers of classes. It has a label that is left out."""
     of_numbers: ClassVar[bool] = False
     """True where targets may be any numbers, one for each output."""
     accuracy: ClassVar[bool] = False
@@ -98,7 +98,12 @@ class OfSums(Metric):
 
     def of(self, outputs: Tensor, targets: Tensor) -> float:
         """Return the value on these samples: see `Metric.of`."""
-        return self.value(self.sums(outputs, targets))
+        return self.measured(outputs, targets)[0]
+
+    def measured(self, outputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
+        """Return value and sums, which are worked out once."""
+        sums = self.sums(outputs, targets)
+        return self.value(sums), sums
 
     def pooled(self, sums: Tensor) -> Pooled:
         """Return the value on the union of all clients' samples."""
