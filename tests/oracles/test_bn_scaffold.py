@@ -13,7 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from played import place, played
 from torch import nn
-from two_bn_layers import by_layer, largest, parameters_of, statistics_of, step, task, union
+from two_bn_layers import (
+    HALF,
+    WHO,
+    by_layer,
+    close,
+    largest,
+    parameters_of,
+    statistics_of,
+    step,
+    task,
+    union,
+)
 
 import securefl
 from securefl.algorithms.normalisation.policy import START
@@ -25,19 +36,8 @@ from securefl.types import Kind
 pytestmark = pytest.mark.usefixtures("quick")
 
 NAME = "algorithm.name=bn-scaffold"
-HALF = ("selection.name=random", "selection.fraction=0.5")
 STEPS = 2
 SOLVERS = {"sgd": (), "scaffold": ("solver.name=scaffold",)}
-WHO = {
-    "two clients": ((5, 9), ()),
-    "half of six": ((5, 9, 14, 8, 11, 7), HALF),
-    "half of six, full": ((5, 9, 14, 8, 11, 7), (*HALF, "selection.aggregation=full")),
-    "dropouts": ((5, 9, 14, 8), ("devices.dropout=0.4",)),
-}
-
-
-def close(one, other, atol=1e-12):
-    torch.testing.assert_close(dict(one), dict(other), atol=atol, rtol=0)
 
 
 def shares(sizes):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from weighted_layers import WEIGHTED_LAYERS
 
 import securefl
 from securefl.algorithms.solvers.agc import unit_norms
@@ -35,15 +36,7 @@ def scaled_by_hand(weight):
     return torch.stack(rows).view_as(weight)
 
 
-@pytest.mark.parametrize(
-    ("plain", "shape"),
-    [
-        (nn.Conv1d(4, 6, 3, stride=2, padding=1, groups=2), (2, 4, 9)),
-        (nn.Conv2d(4, 6, 3, padding=2, dilation=2, padding_mode="circular"), (2, 4, 7, 7)),
-        (nn.Conv3d(2, 3, 2, bias=False), (2, 2, 4, 4, 4)),
-        (nn.Linear(5, 6), (2, 5)),
-    ],
-)
+@pytest.mark.parametrize(("plain", "shape"), WEIGHTED_LAYERS)
 def test_a_scaled_layer_is_the_plain_one_with_scaled_weights(plain, shape):
     """Ŵ = γ (W - μ) / (σ √N) over an output channel's weights; the rest of the layer stays."""
     plain = plain.double()

@@ -10,7 +10,19 @@ from by_hand import BATCH, batches, config
 from fnr_by_hand import public
 from played import place, played
 from torch import nn
-from two_bn_layers import EPS, by_layer, largest, norms, parameters_of, statistics_of, step, task
+from two_bn_layers import (
+    EPS,
+    HALF,
+    WHO,
+    by_layer,
+    close,
+    largest,
+    norms,
+    parameters_of,
+    statistics_of,
+    step,
+    task,
+)
 
 import securefl
 from securefl.audit.targets import inversion_target
@@ -21,18 +33,7 @@ from securefl.types import Kind
 pytestmark = pytest.mark.usefixtures("quick")
 
 NAME = "algorithm.name=hbn"
-HALF = ("selection.name=random", "selection.fraction=0.5")
 STEPS = 2
-WHO = {
-    "two clients": ((5, 9), ()),
-    "half of six": ((5, 9, 14, 8, 11, 7), HALF),
-    "half of six, full": ((5, 9, 14, 8, 11, 7), (*HALF, "selection.aggregation=full")),
-    "dropouts": ((5, 9, 14, 8), ("devices.dropout=0.4",)),
-}
-
-
-def close(one, other, atol=1e-12):
-    torch.testing.assert_close(dict(one), dict(other), atol=atol, rtol=0)
 
 
 def weights_of(sizes):

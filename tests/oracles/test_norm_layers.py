@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 from torch import nn
+from weighted_layers import WEIGHTED_LAYERS
 
 import securefl
 from securefl.errors import DataError
@@ -96,15 +97,7 @@ def test_a_sample_is_normalised_without_the_others(norm):
     torch.testing.assert_close(layer.eval()(y), alone)
 
 
-@pytest.mark.parametrize(
-    ("plain", "shape"),
-    [
-        (nn.Conv1d(4, 6, 3, stride=2, padding=1, groups=2), (2, 4, 9)),
-        (nn.Conv2d(4, 6, 3, padding=2, dilation=2, padding_mode="circular"), (2, 4, 7, 7)),
-        (nn.Conv3d(2, 3, 2, bias=False), (2, 2, 4, 4, 4)),
-        (nn.Linear(5, 6), (2, 5)),
-    ],
-)
+@pytest.mark.parametrize(("plain", "shape"), WEIGHTED_LAYERS)
 def test_a_standardised_layer_is_the_plain_one_with_standardised_weights(plain, shape):
     """Ŵ = (W - μ)/√(σ² + ε) over an output channel's weights; the rest of the layer stays."""
     plain = plain.double()

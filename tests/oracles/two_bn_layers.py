@@ -17,6 +17,14 @@ from securefl.models.layers import batch_norm_1d
 from securefl.models.mlp import mlp
 
 EPS = 1e-5
+HALF = ("selection.name=random", "selection.fraction=0.5")
+WHO = {
+    "two clients": ((5, 9), ()),
+    "half of six": ((5, 9, 14, 8, 11, 7), HALF),
+    "half of six, full": ((5, 9, 14, 8, 11, 7), (*HALF, "selection.aggregation=full")),
+    "dropouts": ((5, 9, 14, 8), ("devices.dropout=0.4",)),
+}
+"""Sizes of clients, and the settings by which a round has some of them."""
 
 
 def task(sizes, **changes):
@@ -96,3 +104,8 @@ def largest(one, other):
     return max(
         float((a - b).abs().max()) for n in one for a, b in zip(one[n], other[n], strict=True)
     )
+
+
+def close(one, other, atol=1e-12):
+    """Require that two states of layers are equal to rounding."""
+    torch.testing.assert_close(dict(one), dict(other), atol=atol, rtol=0)
