@@ -153,3 +153,12 @@ def sent_values(result, kind, round_number):
         if e.round == round_number and e.name == f"model/{kind}":
             down[e.receiver] = e.n_values
     return set(up.values()), set(down.values())
+
+
+def own_differences(one, other):
+    """Largest difference of each client's model of its own, of the same clients."""
+    assert one.client_models.keys() == other.client_models.keys()
+    return [
+        largest_difference(model, other.client_models[name])
+        for name, model in one.client_models.items()
+    ]
