@@ -13,14 +13,15 @@ from torch.nn import functional
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from securefl.algorithms.algorithm import Algorithm, Loss
+from securefl.data.catalogue import Targets
 from securefl.data.federation import load_federation
 from securefl.data.samples import ClientData, Dtypes, Given, Samples, given_data, samples
 from securefl.data.sources import leave_out_choices
 from securefl.errors import ConfigError, DataError
 from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.io.text import can_name_a_folder
+from securefl.losses.kinds import loss_name, takes_floats
 from securefl.metrics.chosen import Measure, chosen_metric
-from securefl.metrics.losses import loss_name, takes_floats
 from securefl.models.build import build_model
 from securefl.settings.choice import Choice
 from securefl.settings.clashes import reads_public
@@ -32,6 +33,11 @@ N_PUBLIC = 180
 tenth of the digits, as many as FNR-FL's table on them has.
 """
 
+LOSSES: Mapping[Targets, Loss] = {
+    Targets.CLASSES: functional.cross_entropy,
+    Targets.NUMBERS: functional.mse_loss,
+}
+"""Loss that goes with each form of targets."""
 MAX_NAME = 64
 """Largest number of characters of a client's name, as in `data.names`."""
 
@@ -270,8 +276,8 @@ def placed(task: Task, device: str | None) -> Task:
 
 
 def configured_loss(config: Config) -> Loss:
-    """Return the loss of the settings' data: mean squared error where targets are numbers."""
-    return functional.mse_loss if config.data.traits.regression else functional.cross_entropy
+    """Return the loss of the settings' data, by the form of their targets."""
+    return LOSSES[config.data.traits.targets]
 
 
 def domains(config: Config) -> list[str]:

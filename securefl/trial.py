@@ -16,7 +16,7 @@ from securefl.algorithms.algorithm import Loss
 from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.data.samples import Samples, TensorSamples
 from securefl.errors import ConfigError, DataError
-from securefl.metrics.losses import ignored_label, loss_name, takes_classes, takes_floats
+from securefl.losses.kinds import ignored_label, loss_name, takes_classes, takes_floats
 from securefl.metrics.metric import described
 
 Copied = TypeVar("Copied")

@@ -5,8 +5,27 @@ A new data set is a file with its reader, and a line in `DATA_SETS`.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from securefl.errors import ConfigError
+
+
+class Inputs(StrEnum):
+    """Forms of a sample."""
+
+    IMAGES = "images"
+    """Channels, height and width."""
+    READINGS = "readings"
+    """Flat numbers."""
+
+
+class Targets(StrEnum):
+    """Forms of what is predicted."""
+
+    CLASSES = "classes"
+    """The number of a class, from 0."""
+    NUMBERS = "numbers"
+    """Some numbers: a regression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +49,10 @@ class DataSet:
     given; empty where the package alone has the data set."""
     origin: str = "need no files"
     """Reason why the data set needs no `data.root`, as it follows the data set's name."""
-    regression: bool = False
-    """Flat readings, and numbers to predict from them."""
-    readings: bool = False
-    """Flat readings, and classes to predict from them."""
+    inputs: Inputs = Inputs.IMAGES
+    """Form of a sample."""
+    targets: Targets = Targets.CLASSES
+    """Form of what is predicted for it."""
     reads: frozenset[str] = frozenset()
     """Keys of the table `[data]` that not every data set of its kind reads."""
 
@@ -41,11 +60,6 @@ class DataSet:
     def by_domain(self) -> bool:
         """True where each domain is a client."""
         return bool(self.domains)
-
-    @property
-    def of_images(self) -> bool:
-        """True where samples are images."""
-        return not (self.regression or self.readings)
 
 
 _IDX = "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the same of t10k"
@@ -91,7 +105,8 @@ DATA_SETS: dict[str, DataSet] = {
         reader="securefl.data.gas_turbine:read_gas_turbine",
         files="gt_2011.csv to gt_2015.csv of UCI's Gas Turbine CO and NOx Emission Data Set",
         home="https://archive.ics.uci.edu/dataset/551",
-        regression=True,
+        inputs=Inputs.READINGS,
+        targets=Targets.NUMBERS,
     ),
     "heart": DataSet(
         reader="securefl.data.heart:read_heart",
@@ -100,7 +115,7 @@ DATA_SETS: dict[str, DataSet] = {
         files_instead="processed.cleveland.data, processed.hungarian.data, "
         "processed.switzerland.data and processed.va.data of UCI's Heart Disease",
         home="https://archive.ics.uci.edu/dataset/45",
-        readings=True,
+        inputs=Inputs.READINGS,
     ),
     "digits-by-source": DataSet(
         reader="securefl.data.digits_by_source:read_digits_by_source",

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from securefl.errors import ConfigError, DataError
-from securefl.metrics.by_name import ACCURACY, LABEL_ACCURACY, METRICS, R2, SHARES, listed
-from securefl.metrics.losses import (
+from securefl.losses.kinds import (
     ignored_label,
     loss_name,
     takes_classes,
     takes_labels,
     takes_numbers,
 )
+from securefl.metrics.by_name import ACCURACY, LABEL_ACCURACY, METRICS, R2, SHARES, listed
 from securefl.metrics.metric import Metric, OfMeans, described, zeros_and_ones
 
 Measure = Callable[[Tensor, Tensor], float]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from securefl.data.catalogue import Inputs, Targets
 from securefl.settings.axes import NORMALISATIONS, SELECTORS
 from securefl.settings.samples_clashes import reasons_against_samples
 
@@ -29,7 +30,7 @@ def reasons_against(config: Config) -> Iterator[str]:
     yield from _momentum(config)
     yield from _selection(config)
     yield from _public(config)
-    if not config.data.traits.of_images:
+    if config.data.traits.inputs is Inputs.READINGS:
         yield from _readings(config)
     yield from config.run.clashes(config)
     if config.samples is not None:
@@ -157,7 +158,7 @@ def _readings(config: Config) -> Iterator[str]:
             f'model.name = "{model}" with data.dataset = "{dataset}": readings are no images; set '
             'model.name = "mlp"'
         )
-    if config.data.traits.regression and fnr.trains:
+    if config.data.traits.targets is not Targets.CLASSES and fnr.trains:
         yield (
             f'fnr.name = "{fnr.name}" with data.dataset = "{dataset}": FNR-FL compares feature '
             'norms class by class, and the targets are numbers; set fnr.name = "none"'

@@ -9,6 +9,8 @@ from securefl.data.catalogue import (
     CORRUPTION_FAMILIES,
     DATA_SETS,
     DataSet,
+    Inputs,
+    Targets,
     left_out_of,
     names_by_domain,
 )
@@ -175,8 +177,10 @@ class DataTable(Table):
                 raise ValueError(str(error)) from None
         if self.quality:
             self._check_quality()
-        if self.traits.regression:
-            self._check_regression()
+        if self.traits.inputs is not Inputs.IMAGES:
+            self._check_no_images()
+        if self.traits.targets is not Targets.CLASSES:
+            self._check_no_classes()
         if self.clients < len(self.corruptions):
             raise ValueError(
                 f"data.clients = {self.clients}: {len(self.corruptions)} corruptions need as many "
@@ -200,8 +204,8 @@ class DataTable(Table):
                 f"data.quality: shares of clients that sum to {total:.3g}; together at most 1"
             )
 
-    def _check_regression(self) -> None:
-        """Check that nothing is set that only images or classes have."""
+    def _check_no_images(self) -> None:
+        """Check that nothing is set that images alone have."""
         if self.corruptions:
             raise ValueError(
                 f'data.corruptions are of images, and "{self.dataset}" has readings: leave them '
@@ -212,6 +216,9 @@ class DataTable(Table):
                 f'data.quality: {", ".join(of_images)} is of images, and "{self.dataset}" has '
                 f"readings; take {' or '.join(get_args(OfReadings))}"
             )
+
+    def _check_no_classes(self) -> None:
+        """Check that samples are not dealt by their classes."""
         if self.partition != "iid" and not self.partition.startswith("sizes:"):
             raise ValueError(
                 f'data.partition = "{self.partition}": the targets of "{self.dataset}" are '

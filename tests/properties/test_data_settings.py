@@ -19,7 +19,7 @@ from standard_files import (
 import securefl
 from securefl.build.job import job_of
 from securefl.data import mnist
-from securefl.data.catalogue import DATA_SETS
+from securefl.data.catalogue import DATA_SETS, Targets
 from securefl.data.cifar import CIFAR10_C, load_cifar10_c
 from securefl.data.corruptions import CORRUPTIONS, corrupt
 from securefl.data.digits import load_digits
@@ -98,7 +98,7 @@ def any_content(monkeypatch):
 DEALT = [
     name
     for name, line in DATA_SETS.items()
-    if line.files and not line.by_domain and not line.regression
+    if line.files and not line.by_domain and line.targets is Targets.CLASSES
 ]
 
 

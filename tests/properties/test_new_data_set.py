@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 import securefl
-from securefl.data.catalogue import DATA_SETS, DataSet
+from securefl.data.catalogue import DATA_SETS, DataSet, Inputs, Targets
 from securefl.errors import ConfigError
 from securefl.settings.load import load_config
 from securefl.task import configured_task, domains
@@ -87,7 +87,11 @@ def test_a_data_set_that_comes_by_domain_runs_a_round(new_module, monkeypatch):
 
 def test_the_rules_of_settings_hold_for_it(monkeypatch):
     """They ask its traits, and its module is not looked for."""
-    monkeypatch.setitem(DATA_SETS, "flows", DataSet(reader="nowhere:read", regression=True))
+    monkeypatch.setitem(
+        DATA_SETS,
+        "flows",
+        DataSet(reader="nowhere:read", inputs=Inputs.READINGS, targets=Targets.NUMBERS),
+    )
     wrong = {
         "partition=iid": r'model.name = "cnn" with data.dataset = "flows": readings are no images',
         "root=x": r'data.root = "x": the flows need no files; leave data.root out',

@@ -1,0 +1,1 @@
+"""Losses: the targets that each takes, and the one that goes with a data set."""
