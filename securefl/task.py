@@ -24,7 +24,7 @@ from securefl.losses.kinds import loss_name, takes_floats
 from securefl.metrics.chosen import Measure, chosen_metric
 from securefl.models.build import build_model
 from securefl.settings.choice import Choice
-from securefl.settings.clashes import reads_public
+from securefl.settings.clashes import reads_public, require_data_set
 from securefl.settings.tables import Config
 from securefl.trial import labelled, require_plain, tried
 
@@ -199,7 +199,8 @@ def _in_order(tests: Mapping[str, Given], names: Sequence[str]) -> list[Given]:
 
 
 def configured_task(config: Config) -> Task:
-    """Build the data and the model that the settings name."""
+    """Build the data and the model that the settings name; ConfigError as `require_data_set`."""
+    require_data_set(config)
     model, seed = config.model, config.run.seed
     dtype = getattr(torch, model.dtype)
     n_public = config.data.public or (N_PUBLIC if reads_public(config) else 0)

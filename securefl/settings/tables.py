@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from securefl.data.catalogue import Targets
 from securefl.errors import ConfigError
 from securefl.metrics.by_name import METRICS, require_known
 from securefl.settings.axes import (
@@ -114,20 +115,27 @@ class RunTable(Table):
 
     def clashes(self, config: Config) -> Iterator[str]:
         """Yield why the metric does not go with what sites' targets are; nothing where it does."""
-        if self.metric is None or config.samples is None:
-            return
-        classes = bool(config.samples.classes)
-        fitting = [
-            f'"{name}"'
-            for name, metric in METRICS.items()
-            if (metric.of_classes if classes else metric.of_numbers)
-        ]
-        if f'"{self.metric}"' not in fitting:
+        if config.samples is not None:
+            targets = Targets.CLASSES if config.samples.classes else Targets.NUMBERS
+            yield from self.metric_clashes(targets, "[samples]")
+
+    def metric_clashes(self, targets: Targets, said_by: str) -> Iterator[str]:
+        """Yield why the metric does not go with such targets; nothing where it does.
+
+        Args:
+            targets: their form.
+            said_by: setting that says so, for the message.
+        """
+        fitting = [name for name, metric in METRICS.items() if getattr(metric, f"of_{targets}")]
+        if self.metric is not None and self.metric not in fitting:
             yield (
-                f'run.metric = "{self.metric}": needs {METRICS[self.metric].needs}; by [samples] '
-                f"targets are {'classes' if classes else 'numbers'}: take {', '.join(fitting)}, or "
-                "leave it out"
+                f'run.metric = "{self.metric}": needs {METRICS[self.metric].needs}; by {said_by} '
+                f"targets are {targets}: take {', '.join(map(_quoted, fitting))}, or leave it out"
             )
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
 
 
 MODELS = ("mlp", "cnn", "resnet20", "alexnet")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -420,3 +421,24 @@ def test_a_domain_that_is_not_in_the_folder_is_refused_with_those_there_are(tmp_
     write_folders(tmp_path)
     with pytest.raises(ConfigError, match=r'"caltech": must be one of amazon, dslr, webcam'):
         task_of(dataset="folders", root=tmp_path, leave_out="caltech")
+
+
+WITHOUT = {
+    "digits": ("r2", "c-index", "label-accuracy"),
+    "gas-turbine": ("accuracy", "auc", "c-index", "dice"),
+    "heart": ("r2",),
+}
+
+
+@pytest.mark.parametrize("dataset", WITHOUT)
+def test_a_metric_goes_with_the_targets_of_the_data_set_that_is_read(dataset):
+    """Else it is refused before files are read; settings alone are not, for a task of one's own."""
+    turbine = ("model.name=mlp", "data.root=here", "data.partition=iid")
+    other = '"r2"' if dataset == "gas-turbine" else '"accuracy", .*"auc", .*'
+    for metric in WITHOUT[dataset]:
+        settings = [f"data.dataset={dataset}", f"run.metric={metric}"]
+        config = load_config(None, [*settings, *(turbine if "gas" in dataset else ())])
+        with pytest.raises(ConfigError) as refused:
+            configured_task(config)
+        wanted = rf'run\.metric = "{metric}": needs .*; by data\.dataset = "{dataset}" targets are '
+        assert re.search(rf"{wanted}.*: take {other}, or leave it out", str(refused.value))
