@@ -26,6 +26,18 @@ class Targets(StrEnum):
     """The number of a class, from 0."""
     NUMBERS = "numbers"
     """Some numbers: a regression."""
+    SURVIVAL = "survival"
+    """Two numbers: the time, and 1 for an event or 0 for the end of observation."""
+
+    @property
+    def in_words(self) -> str:
+        """Noun for such targets, in messages."""
+        return "times of events" if self is Targets.SURVIVAL else self.value
+
+    @property
+    def by_pairs(self) -> bool:
+        """True where the loss that goes with them compares samples."""
+        return self is Targets.SURVIVAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

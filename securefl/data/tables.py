@@ -31,14 +31,15 @@ def load_table(path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
         path: a file .csv (UTF-8, its first line names the columns) or .parquet.
         form: the columns, and what they hold.
 
-    Returns x, (n, features), and y: labels, (n,), or numbers, (n, 1).
+    Returns x, (n, features), and y: labels, (n,), numbers, (n, 1), or times and events,
+    (n, 2).
 
     Raises:
         ConfigError: a Parquet file, and pyarrow is not installed.
         DataError: the file cannot be read, a column is missing, or a field is not of the form; the
             message says where, and shows no field of another column.
     """
-    wanted = (*form.columns, form.target)
+    wanted = (*form.columns, *form.target_columns)
     fields = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path, wanted)
     n = len(fields[form.target])
     if not n:
@@ -64,14 +65,15 @@ def load_table(path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
             found = _numbers(path, column, fields[column], empty)
             features.append(found / form.units.get(column, 1.0))
     x = np.stack([*features, *(absent[column] for column in form.missing)], axis=1)
-    return torch.from_numpy(x), _targets(path, fields[form.target], form)
+    return torch.from_numpy(x), _targets(path, fields, form)
 
 
-def _targets(path: Path, fields: Fields, form: SamplesTable) -> Tensor:
-    none = np.zeros(len(fields), dtype=bool)
-    if not form.classes:
-        return torch.from_numpy(_numbers(path, form.target, fields, none)[:, None])
-    return torch.tensor(_places(path, form.target, fields, form.classes))
+def _targets(path: Path, fields: Mapping[str, Fields], form: SamplesTable) -> Tensor:
+    if form.classes:
+        return torch.tensor(_places(path, form.target, fields[form.target], form.classes))
+    none = np.zeros(len(fields[form.target]), dtype=bool)
+    columns = [_numbers(path, name, fields[name], none) for name in form.target_columns]
+    return torch.from_numpy(np.stack(columns, axis=1))
 
 
 def _one_hot(

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from securefl.data.catalogue import Targets
 from securefl.errors import ConfigError
 from securefl.metrics.by_name import METRICS, require_known
 from securefl.settings.axes import (
@@ -116,16 +117,20 @@ class RunTable(Table):
         """Yield why the metric does not go with what sites' targets are; nothing where it does."""
         if self.metric is None or config.samples is None:
             return
-        classes = bool(config.samples.classes)
+        form = config.samples.targets
         fitting = [
             f'"{name}"'
             for name, metric in METRICS.items()
-            if (metric.of_classes if classes else metric.of_numbers)
+            if {
+                Targets.CLASSES: metric.of_classes,
+                Targets.NUMBERS: metric.of_numbers,
+                Targets.SURVIVAL: metric.of_survival,
+            }[form]
         ]
         if f'"{self.metric}"' not in fitting:
             yield (
                 f'run.metric = "{self.metric}": needs {METRICS[self.metric].needs}; by [samples] '
-                f"targets are {'classes' if classes else 'numbers'}: take {', '.join(fitting)}, or "
+                f"targets are {form.in_words}: take {', '.join(fitting)}, or "
                 "leave it out"
             )
 
@@ -294,6 +299,11 @@ class Config(Table):
     def _without_absent_tables(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out a table that is absent, as a file of settings does."""
         return {table: keys for table, keys in dump(self).items() if keys is not None}
+
+    @property
+    def targets(self) -> Targets:
+        """Form of what is predicted: of sites' own samples, or of the data set."""
+        return self.samples.targets if self.samples else self.data.traits.targets
 
     @property
     def name(self) -> str:
