@@ -40,7 +40,27 @@ def load_table(path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
             message says where, and shows no field of another column.
     """
     wanted = (*form.columns, *form.target_columns)
-    fields = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path, wanted)
+    if path.suffix.lower() == ".parquet":
+        return _samples(path, _parquet(path, wanted), form)
+    return parse_csv(read(path, _MAX_BYTES), path, form)
+
+
+def parse_csv(content: bytes, path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
+    """Return samples and targets of a CSV file's bytes; see `load_table`.
+
+    Args:
+        content: UTF-8, its first line names the columns.
+        path: stands in messages.
+        form: the columns, and what they hold.
+
+    Raises:
+        DataError: as `load_table`.
+    """
+    wanted = (*form.columns, *form.target_columns)
+    return _samples(path, _csv(content, path, wanted), form)
+
+
+def _samples(path: Path, fields: Mapping[str, Fields], form: SamplesTable) -> tuple[Tensor, Tensor]:
     n = len(fields[form.target])
     if not n:
         raise DataError(
@@ -117,9 +137,9 @@ def _place(path: Path, column: str, row: int) -> str:
     return f"{path}: column {column!r:.60}, sample {row + 1}"
 
 
-def _csv(path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
+def _csv(content: bytes, path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
     try:
-        text = read(path, _MAX_BYTES).decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
         rows = csv.reader(io.StringIO(text, newline=""), strict=True)
         header = [name.strip() for name in next(rows, [])]
         lines = [row for row in rows if row]
