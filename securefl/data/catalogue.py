@@ -145,6 +145,13 @@ DATA_SETS: dict[str, DataSet] = {
         inputs=Inputs.READINGS,
         targets=Targets.SURVIVAL,
     ),
+    "opt": DataSet(
+        reader="securefl.data.opt:read_opt",
+        domains="securefl.data.opt:clinics",
+        files="opt.csv of R's medicaldata",
+        home="https://vincentarelbundock.github.io/Rdatasets, csv/medicaldata/opt.csv",
+        inputs=Inputs.READINGS,
+    ),
     "azpro": DataSet(
         reader="securefl.data.azpro:read_azpro",
         domains="securefl.data.azpro:hospitals",
