@@ -19,7 +19,7 @@ def cox_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     is not that of all samples, nor is the mean of clients' losses the loss of their union. Over
     clients that train on all their samples at once, weighted by their number, it is the partial
     likelihood of a stratified Cox model: one effect of each reading, and a baseline hazard of each
-    client's own.
+    client's own. A test set's loss is of its batches, in their order.
 
     Args:
         outputs: log risks η, larger for more risk, (n,) or (n, 1).
@@ -34,7 +34,9 @@ def cox_loss(outputs: Tensor, targets: Tensor) -> Tensor:
             f"cox_loss of outputs {described(outputs)} and targets {described(targets)}: give one "
             "output a sample, (n,) or (n, 1), and targets (n, 2), (time, event)"
         )
-    risk_N, (time_N, event_N) = outputs.reshape(n), targets.T
+    # Of half precision a sum of exponentials would be left with three digits.
+    risk_N = outputs.reshape(n).to(torch.promote_types(outputs.dtype, torch.float32))
+    time_N, event_N = targets.T
     earlier_NN = time_N < time_N[:, None]  # those whom event i no longer finds under observation
     # Each row has its own sample at least, so that no sum is empty: not even a derivative is NaN.
     at_risk_N = risk_N.expand(n, n).masked_fill(earlier_NN, -torch.inf).logsumexp(dim=1)
