@@ -117,8 +117,14 @@ class OfRecords(NoisyLevel):
             )
         yield from algorithm.clashes_with_records(config)
         if config.targets.by_pairs:
+            form = config.samples
+            of = (
+                f'samples.event = "{form.event}"'
+                if form
+                else f'data.dataset = "{config.data.dataset}"'
+            )
             yield (
-                f'privacy.level = "record" and targets that are {config.targets.in_words}: the '
+                f'privacy.level = "record" with {of}: targets are {config.targets.in_words}, whose '
                 "loss compares the records of a batch, so that no gradient is of one alone and no "
                 'clip bounds what it does; set privacy.level = "client", or "none"'
             )

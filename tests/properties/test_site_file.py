@@ -235,7 +235,7 @@ def test_survival_of_another_form_is_refused(tmp_path):
     for setting, why in (
         (["run.metric=r2"], 'by .samples. targets are times of events: take "c-index"'),
         (["fnr.name=matched"], "class by class, and the targets are times of events"),
-        (RECORDS, "targets that are times of events: the loss compares the records"),
+        (RECORDS, 'with samples.event = "dead": targets are times of events, whose loss'),
     ):
         with pytest.raises(ConfigError, match=why):
             load_config(settings=[*base, "samples.most=9", "algorithm.name=fixbn", *setting])
