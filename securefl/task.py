@@ -20,7 +20,8 @@ from securefl.data.sources import leave_out_choices
 from securefl.errors import ConfigError, DataError
 from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.io.text import can_name_a_folder
-from securefl.losses.kinds import loss_name, takes_floats
+from securefl.losses.cox import cox_loss
+from securefl.losses.kinds import loss_name, takes_floats, takes_survival
 from securefl.metrics.chosen import Measure, chosen_metric
 from securefl.models.build import build_model
 from securefl.settings.choice import Choice
@@ -36,6 +37,7 @@ tenth of the digits, as many as FNR-FL's table on them has.
 LOSSES: Mapping[Targets, Loss] = {
     Targets.CLASSES: functional.cross_entropy,
     Targets.NUMBERS: functional.mse_loss,
+    Targets.SURVIVAL: cox_loss,
 }
 """Loss that goes with each form of targets."""
 MAX_NAME = 64
@@ -55,7 +57,7 @@ class Task:
     clients: Sequence[ClientData]
     test: ClientData
     loss: Loss
-    """Loss as mean over a batch, of (model output, y)."""
+    """Loss as mean over a batch, of (model output, y); or `securefl.cox_loss` of survival."""
     algorithm: Algorithm | None
     """Algorithm of your own; the one of the settings where None."""
     client_tests: Sequence[ClientData]
@@ -70,9 +72,9 @@ class Task:
     nobody knows."""
     metric: str | Measure | None
     """Metric of tests: "accuracy" (classes, by the largest output), "label-accuracy" (labels 0
-    or 1, by the sign of each logit), "r2" (numbers), or a function of all outputs and all targets
-    of a test set, both on the CPU. Where None, it follows from one of torch's losses, if loss and
-    targets leave no doubt.
+    or 1, by the sign of each logit), "r2" (numbers), "c-index" (survival) or another by name; or a
+    function of all outputs and all targets of a test set, both on the CPU. Where None, it follows
+    from one of torch's losses or `cox_loss`, if loss and targets leave no doubt.
     """
     choices: Sequence[Choice]
     """A normalisation, solver, server optimiser or selector of your own, as objects, each in the
@@ -144,7 +146,9 @@ class Task:
 def data_types(model: nn.Module, loss: Loss) -> Dtypes:
     """Return the types that data of this model and loss come in."""
     floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    return Dtypes(floats.pop() if len(floats) == 1 else None, takes_floats(loss))
+    return Dtypes(
+        floats.pop() if len(floats) == 1 else None, takes_floats(loss) or takes_survival(loss)
+    )
 
 
 def _each(given: Sequence[Given], owners: Sequence[str], dtypes: Dtypes) -> list[ClientData]:

@@ -358,12 +358,29 @@ WRONG = {
         "samples.columns names the columns of tables, samples.shape is of",
         "give one of the two",
     ),
+    "events and classes": Wrong(
+        (
+            'samples.columns=["x"]',
+            'samples.classes=["p","q"]',
+            "samples.event=dead",
+            "samples.most=10",
+        ),
+        'samples.event = "dead" with samples.classes',
+        "an event has a time",
+        "leave one of the two out",
+    ),
+    "records of survival": Wrong(
+        ("data.dataset=lung", "algorithm.name=fixbn", *RECORD),
+        'privacy.level = "record" with data.dataset = "lung"',
+        "whose loss compares the records of a batch",
+        'set privacy.level = "client"',
+    ),
     "a column twice": Wrong(
         (
             'samples.columns=["x","x"]',
             "samples.most=10",
         ),
-        "samples.columns and samples.target",
+        "samples.columns, samples.target and samples.event",
         "x twice",
         "name each column once",
     ),

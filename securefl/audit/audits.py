@@ -33,6 +33,7 @@ from securefl.data.samples import whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
 from securefl.evaluation.named_data import Trained, load_trained
 from securefl.federation.message import SCORES
+from securefl.losses.kinds import compares_samples, loss_name
 from securefl.metrics.by_name import heading, shown
 from securefl.privacy.history import History
 from securefl.runs.folder_reader import RunRecord, read_run
@@ -231,7 +232,16 @@ class _Audits:
         noisy = self.config.privacy.of_records
         return exposure_section(self.run.ledger, leaks, seen, noisy=noisy)
 
+    def _require_losses_of_one(self) -> None:
+        """Raise DataError where no sample has a loss by itself."""
+        if compares_samples(self.task.loss):
+            raise DataError(
+                f"the loss {loss_name(self.task.loss)} compares samples, and this attack goes by "
+                "the loss of each alone"
+            )
+
     def _membership(self) -> Section:
+        self._require_losses_of_one()
         pool = candidates(self.task, np.random.default_rng(self.seed))
         shadows = train_shadows(
             in_the_clear(self.config),
@@ -253,6 +263,7 @@ class _Audits:
         return epsilon_section(self.config, self.history, self._canaries(), clients, self.seed)
 
     def _canaries(self) -> OneRunBound:
+        self._require_losses_of_one()
         canaries = drawn_canaries(self.task.test, self.effort.canaries, self.seed)
         task = with_canaries(self.task, canaries)
         config = with_room(self.config, task)

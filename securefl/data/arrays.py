@@ -59,16 +59,22 @@ def load_arrays(path: Path) -> tuple[Shaped[Tensor, "n ..."], Int64[Tensor, " n"
     return x, y
 
 
-def load_numbers(path: Path) -> tuple[Shaped[Tensor, "n ..."], Shaped[Tensor, " n"]]:
-    """Load the file's x and y, samples and a number for each. Nothing in the file can run as code.
+def load_numbers(
+    path: Path, n_targets: int = 1
+) -> tuple[Shaped[Tensor, "n ..."], Shaped[Tensor, "n ..."]]:
+    """Load the file's x and y, samples and so many numbers for each.
+
+    Nothing in the file can run as code.
 
     Raises:
         DataError: it cannot be read, x or y is missing, or y holds something else.
     """
     x, y = _read(path)
     y = y[:, 0] if y.dim() == 2 and y.shape[1] == 1 else y
-    if y.dim() != 1 or y.is_complex() or y.dtype is torch.bool:
-        raise DataError(f"{path}: y holds {_described(y)}; give one number per sample")
+    shape = () if n_targets == 1 else (n_targets,)
+    if not y.dim() or y.shape[1:] != shape or y.is_complex() or y.dtype is torch.bool:
+        each = "one number" if n_targets == 1 else f"{n_targets} numbers"
+        raise DataError(f"{path}: y holds {_described(y)}; give {each} per sample")
     _require_one_each(path, x, y)
     return x, y
 

@@ -26,6 +26,18 @@ class Targets(StrEnum):
     """The number of a class, from 0."""
     NUMBERS = "numbers"
     """Some numbers: a regression."""
+    SURVIVAL = "survival"
+    """Two numbers: the time, and 1 for an event or 0 for the end of observation."""
+
+    @property
+    def in_words(self) -> str:
+        """Noun for such targets, in messages."""
+        return "times of events" if self is Targets.SURVIVAL else self.value
+
+    @property
+    def by_pairs(self) -> bool:
+        """True where the loss that goes with them compares samples."""
+        return self is Targets.SURVIVAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +128,37 @@ DATA_SETS: dict[str, DataSet] = {
         "processed.switzerland.data and processed.va.data of UCI's Heart Disease",
         home="https://archive.ics.uci.edu/dataset/45",
         inputs=Inputs.READINGS,
+    ),
+    "lung": DataSet(
+        reader="securefl.data.lung:read_lung",
+        domains="securefl.data.lung:institutions",
+        packaged="lifelines/datasets/lung.csv",
+        origin="come with the package lifelines",
+        inputs=Inputs.READINGS,
+        targets=Targets.SURVIVAL,
+    ),
+    "tcga-brca": DataSet(
+        reader="securefl.data.tcga_brca:read_tcga_brca",
+        domains="securefl.data.tcga_brca:regions",
+        files="brca.csv and train_test_split.csv of FLamby's Fed-TCGA-BRCA",
+        home="https://github.com/owkin/FLamby, flamby/datasets/fed_tcga_brca",
+        inputs=Inputs.READINGS,
+        targets=Targets.SURVIVAL,
+    ),
+    "opt": DataSet(
+        reader="securefl.data.opt:read_opt",
+        domains="securefl.data.opt:clinics",
+        files="opt.csv of R's medicaldata",
+        home="https://vincentarelbundock.github.io/Rdatasets, csv/medicaldata/opt.csv",
+        inputs=Inputs.READINGS,
+    ),
+    "azpro": DataSet(
+        reader="securefl.data.azpro:read_azpro",
+        domains="securefl.data.azpro:hospitals",
+        packaged="pydataset/resources.tar.gz",
+        origin="come with the package pydataset",
+        inputs=Inputs.READINGS,
+        targets=Targets.NUMBERS,
     ),
     "digits-by-source": DataSet(
         reader="securefl.data.digits_by_source:read_digits_by_source",

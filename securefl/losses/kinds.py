@@ -1,10 +1,11 @@
-"""Losses of torch: which targets they take, and which label they leave out."""
+"""Losses of torch and our own: which targets they take, and which label they leave out."""
 
 from functools import partial
 
 from torch import nn
 from torch.nn import functional
 
+from securefl.losses.cox import cox_loss
 from securefl.metrics.classes import IGNORED
 
 _OF_CLASSES = (
@@ -16,6 +17,7 @@ _OF_NUMBERS = (
     *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
     *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss),
 )
+_OF_SURVIVAL = (cox_loss,)
 
 
 def takes_classes(loss: object) -> bool:
@@ -36,6 +38,16 @@ def takes_numbers(loss: object) -> bool:
 def takes_floats(loss: object) -> bool:
     """Return whether the loss is one of torch's with a floating-point target for each output."""
     return _kind(loss) in (*_OF_LABELS, *_OF_NUMBERS)
+
+
+def takes_survival(loss: object) -> bool:
+    """Return whether the loss is of survival, of targets (time, event)."""
+    return _kind(loss) in _OF_SURVIVAL
+
+
+def compares_samples(loss: object) -> bool:
+    """Return whether the loss is known to compare samples: no mean of losses of single ones."""
+    return _kind(loss) in _OF_SURVIVAL
 
 
 def ignored_label(loss: object) -> int:

@@ -14,8 +14,9 @@ from securefl.losses.kinds import (
     takes_classes,
     takes_labels,
     takes_numbers,
+    takes_survival,
 )
-from securefl.metrics.by_name import ACCURACY, LABEL_ACCURACY, METRICS, R2, SHARES, listed
+from securefl.metrics.by_name import ACCURACY, C_INDEX, LABEL_ACCURACY, METRICS, R2, SHARES, listed
 from securefl.metrics.metric import Metric, OfMeans, described, zeros_and_ones
 
 Measure = Callable[[Tensor, Tensor], float]
@@ -88,6 +89,9 @@ def inferred_metric(loss: object, outputs: object, targets: Tensor) -> Metric:
             return chosen_metric(LABEL_ACCURACY)
         if takes_numbers(loss) and like_targets and not whole:
             return chosen_metric(R2)
+        n = len(targets)
+        if takes_survival(loss) and outputs.shape in {(n,), (n, 1)} and targets.shape == (n, 2):
+            return chosen_metric(C_INDEX)
     raise DataError(
         f"which metric scores the loss {loss_name(loss)}, outputs {described(outputs)} and targets "
         f"{described(targets)} is not certain: give one, Task(..., metric=...): {listed()}, or a "

@@ -178,7 +178,8 @@ def _readings(config: Config) -> Iterator[str]:
     if config.data.traits.targets is not Targets.CLASSES and fnr.trains:
         yield (
             f'fnr.name = "{fnr.name}" with data.dataset = "{dataset}": FNR-FL compares feature '
-            'norms class by class, and the targets are numbers; set fnr.name = "none"'
+            f"norms class by class, and the targets are {config.targets.in_words}; set fnr.name = "
+            '"none"'
         )
 
 

@@ -40,7 +40,7 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
     if form and not form.classes and fnr.trains:
         yield (
             f'fnr.name = "{fnr.name}" without samples.classes: FNR-FL compares feature norms '
-            'class by class, and the targets are numbers; set fnr.name = "none"'
+            f'class by class, and the targets are {form.targets.in_words}; set fnr.name = "none"'
         )
 
 

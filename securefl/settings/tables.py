@@ -116,8 +116,7 @@ class RunTable(Table):
     def clashes(self, config: Config) -> Iterator[str]:
         """Yield why the metric does not go with what sites' targets are; nothing where it does."""
         if config.samples is not None:
-            targets = Targets.CLASSES if config.samples.classes else Targets.NUMBERS
-            yield from self.metric_clashes(targets, "[samples]")
+            yield from self.metric_clashes(config.samples.targets, "[samples]")
 
     def metric_clashes(self, targets: Targets, said_by: str) -> Iterator[str]:
         """Yield why the metric does not go with such targets; nothing where it does.
@@ -130,7 +129,7 @@ class RunTable(Table):
         if self.metric is not None and self.metric not in fitting:
             yield (
                 f'run.metric = "{self.metric}": needs {METRICS[self.metric].needs}; by {said_by} '
-                f"targets are {targets}: take {', '.join(map(_quoted, fitting))}, or leave it out"
+                f"targets are {targets.in_words}: take {', '.join(map(_quoted, fitting))}, or leave it out"
             )
 
 
@@ -302,6 +301,11 @@ class Config(Table):
     def _without_absent_tables(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out a table that is absent, as a file of settings does."""
         return {table: keys for table, keys in dump(self).items() if keys is not None}
+
+    @property
+    def targets(self) -> Targets:
+        """Form of what is predicted: of sites' own samples, or of the data set."""
+        return self.samples.targets if self.samples else self.data.traits.targets
 
     @property
     def name(self) -> str:

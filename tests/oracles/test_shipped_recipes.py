@@ -16,7 +16,7 @@ from securefl_cli.reproduce import SCALES, shipped_recipes
 NAMES = sorted(shipped_recipes("paper"))
 OURS = ["cures", "fedprof", "fnr", "momentum", "privacy", "privacy-releases"]
 """Tables at digits scale that no paper has."""
-OF_ITS_OWN = ["digits-by-source", "digits-by-source-cnn", "heart"]
+OF_ITS_OWN = ["azpro", "digits-by-source", "digits-by-source-cnn", "heart", "lung", "opt"]
 """Tables on data that were collected apart, which no paper has."""
 PAPER_ALONE = ["fedprof-table3", "fedprof-table5"]
 """Other data sets under the rows of fedprof-table4."""
