@@ -72,3 +72,16 @@ def write_camelyon(root, centers=(3, 0, 3, 0)):
         name = f"patch_patient_004_node_2_x_{32 * i}_y_64.png"
         write_picture(root / "patches/patient_004_node_2" / name, (50 * i % 256, 0, 0))
     (root / "metadata.csv").write_text("\n".join(lines) + "\n")
+
+
+def write_medmnist(root, name, n_channels, labels, **changes):
+    """Write as many images as labels for each of the three parts; return the arrays."""
+    root.mkdir(exist_ok=True, parents=True)
+    shape = (28, 28) if n_channels == 1 else (28, 28, n_channels)
+    arrays = {f"{part}_images": bytes_of(len(labels), *shape) for part in ("train", "val", "test")}
+    arrays |= {
+        f"{part}_labels": np.array(labels, dtype=np.uint8)[:, None]
+        for part in ("train", "val", "test")
+    }
+    np.savez_compressed(root / f"{name}.npz", **(arrays | changes))
+    return arrays

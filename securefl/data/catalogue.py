@@ -64,6 +64,10 @@ class DataSet:
 
 _IDX = "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the same of t10k"
 _EMNIST = ("byclass", "bymerge", "balanced", "letters", "digits", "mnist")
+_MEDMNIST = (
+    *("pathmnist", "dermamnist", "octmnist", "pneumoniamnist", "breastmnist", "bloodmnist"),
+    *("tissuemnist", "organamnist", "organcmnist", "organsmnist"),
+)
 _CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 DATA_SETS: dict[str, DataSet] = {
@@ -101,6 +105,14 @@ DATA_SETS: dict[str, DataSet] = {
         files="cifar-100-binary.tar.gz, unpacked",
         home=_CIFAR,
     ),
+    **{
+        name: DataSet(
+            reader="securefl.data.medmnist:read_medmnist",
+            files=f"{name}.npz of MedMNIST v2, in 28 × 28",
+            home="https://medmnist.com",
+        )
+        for name in _MEDMNIST
+    },
     "gas-turbine": DataSet(
         reader="securefl.data.gas_turbine:read_gas_turbine",
         files="gt_2011.csv to gt_2015.csv of UCI's Gas Turbine CO and NOx Emission Data Set",

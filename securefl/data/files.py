@@ -70,8 +70,8 @@ def read(path: Path, max_bytes: int) -> bytes:
         raise DataError(f"{path}: {error.strerror}") from error
 
 
-def check_md5(path: Path, md5: str) -> None:
-    """Compare the file with the checksum that its publisher names.
+def check_md5(path: Path, *md5: str) -> None:
+    """Compare the file with the checksums that its publisher names, one for each release.
 
     MD5 finds a broken download; against a forger it does not help.
 
@@ -85,9 +85,10 @@ def check_md5(path: Path, md5: str) -> None:
                 digest.update(chunk)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
-    if digest.hexdigest() != md5:
+    if digest.hexdigest() not in md5:
         raise DataError(
-            f"{path}: MD5 is {digest.hexdigest()}, the official file has {md5}; download it again"
+            f"{path}: MD5 is {digest.hexdigest()}, the official file has {' or '.join(md5)}; "
+            "download it again"
         )
 
 
