@@ -85,3 +85,15 @@ def write_medmnist(root, name, n_channels, labels, **changes):
     }
     np.savez_compressed(root / f"{name}.npz", **(arrays | changes))
     return arrays
+
+
+def write_isic2019(root, centers=(0, 5), colour=(200, 0, 0)):
+    """Write, for each centre, three photographs to train on and one to test on."""
+    lines = ["image,MEL,NV,target,center,fold,fold2"]
+    for i, center in enumerate(centers):
+        for j, fold in enumerate(["train", "train", "test", "train"]):
+            name = f"ISIC_00{i}{j}_downsampled"
+            lines.append(f"{name},1.0,0.0,{(i + j) % 2},{center},{fold},{fold}_{center}")
+            folder = root / "ISIC_2019_Training_Input_preprocessed"
+            write_picture(folder / f"{name}.jpg", colour, (24, 16))
+    (root / "train_test_split").write_text("\n".join(lines) + "\n")

@@ -156,6 +156,13 @@ DATA_SETS: dict[str, DataSet] = {
         home="https://wilds.stanford.edu/datasets",
         reads=frozenset({"n_per_center"}),
     ),
+    "isic2019": DataSet(
+        reader="securefl.data.isic2019:read_isic2019",
+        domains="securefl.data.isic2019:isic2019_families",
+        files="train_test_split and ISIC_2019_Training_Input_preprocessed/ of FLamby's "
+        "Fed-ISIC2019",
+        home="https://github.com/owkin/FLamby, flamby/datasets/fed_isic2019",
+    ),
 }
 
 

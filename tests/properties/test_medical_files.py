@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from standard_files import write_medmnist
+from PIL import Image
+from standard_files import write_isic2019, write_medmnist
 
+from securefl.data.isic2019 import load_isic2019
 from securefl.data.medmnist import MEDMNIST, MedSet, load_medmnist
 from securefl.errors import DataError
 
@@ -56,3 +58,53 @@ def test_medmnist_is_compared_with_its_checksum_and_needs_all_arrays(tmp_path):
     np.savez(tmp_path / "organamnist.npz", train_images=np.zeros(3))
     with pytest.raises(DataError, match="has no array train_labels, test_images, test_labels"):
         load_medmnist(tmp_path, "organamnist", MedSet(11, 1, ()))
+
+
+# Fed-ISIC2019
+
+
+def test_every_centre_of_isic2019_is_divided_as_its_table_says(tmp_path):
+    """Three photographs to train and one to test, of the central square alone."""
+    write_isic2019(tmp_path)
+    folder = tmp_path / "ISIC_2019_Training_Input_preprocessed"
+    pixels = np.zeros((16, 24, 3), np.uint8)
+    pixels[:, 4:20] = 255  # the square; JPEG blurs its edges
+    Image.fromarray(pixels).save(folder / "ISIC_0002_downsampled.jpg", quality=100)
+    domains = load_isic2019(tmp_path, side=8)
+    assert list(domains) == ["center-0", "center-5"]
+    for i, split in enumerate(domains.values()):
+        assert split.train_x.shape == (3, 3, 8, 8)
+        assert split.train_y.tolist() == [i, 1 - i, 1 - i]
+        assert split.test_y.tolist() == [i]
+    assert float(domains["center-0"].test_x.min()) > 0.9
+    assert float(domains["center-5"].test_x[:, 1:].max()) < 0.1
+
+
+HEAD = "image,target,center,fold\n"
+
+
+@pytest.mark.parametrize(
+    ("table", "rule"),
+    [
+        ("", "has no lines"),
+        (HEAD + "../x,0,0,train", r'sample 1: image = "\.\./x"'),
+        (HEAD + "ISIC_1,8,0,train", r'target = "8": must be one of 0\.\.7'),
+        (HEAD + "ISIC_1,0,6,train", 'center = "6"'),
+        (HEAD + "ISIC_1,0,0,val", 'fold = "val"'),
+        (HEAD + "ISIC_0000_downsampled,0,1,train", 'center-1 has no line with fold = "test"'),
+        (HEAD + "ISIC_1,0,0,train\nISIC_2,0,0,test", "ISIC_1.jpg: no such file; put "),
+        (b"\xff\xfe", "no table of text"),
+    ],
+)
+def test_a_damaged_table_of_isic2019_is_refused(tmp_path, table, rule):
+    """By the table's name, and the line's number."""
+    write_isic2019(tmp_path)
+    content = table if isinstance(table, bytes) else table.encode()
+    (tmp_path / "train_test_split").write_bytes(content)
+    with pytest.raises(DataError, match=f"{tmp_path}.*{rule}"):
+        load_isic2019(tmp_path, side=8)
+    write_isic2019(tmp_path)
+    photograph = tmp_path / "ISIC_2019_Training_Input_preprocessed/ISIC_0010_downsampled.jpg"
+    photograph.write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"ISIC_0010_downsampled\.jpg: is no picture"):
+        load_isic2019(tmp_path, side=8)
