@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from securefl.evaluation.named_data import Trained as Trained
     from securefl.evaluation.named_data import evaluate as evaluate
     from securefl.evaluation.named_data import load_trained as load_trained
+    from securefl.losses.dice import dice_loss as dice_loss
     from securefl.norms.convert import convert_norm as convert_norm
     from securefl.report.external import LeaveOneOut as LeaveOneOut
     from securefl.runs.loop import Result as Result
@@ -47,6 +48,7 @@ _HOMES = {
     "audit_run": "securefl.audit.audits",
     "convert_norm": "securefl.norms.convert",
     "Trained": "securefl.evaluation.named_data",
+    "dice_loss": "securefl.losses.dice",
     "evaluate": "securefl.evaluation.named_data",
     "leave_one_out": "securefl.evaluation.leave_one_out",
     "load_config": "securefl.settings.load",

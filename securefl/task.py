@@ -20,6 +20,7 @@ from securefl.data.sources import leave_out_choices
 from securefl.errors import ConfigError, DataError
 from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.io.text import can_name_a_folder
+from securefl.losses.dice import dice_loss
 from securefl.losses.kinds import loss_name, takes_floats
 from securefl.metrics.chosen import Measure, chosen_metric
 from securefl.models.build import build_model
@@ -36,6 +37,7 @@ tenth of the digits, as many as FNR-FL's table on them has.
 LOSSES: Mapping[Targets, Loss] = {
     Targets.CLASSES: functional.cross_entropy,
     Targets.NUMBERS: functional.mse_loss,
+    Targets.MASKS: dice_loss,
 }
 """Loss that goes with each form of targets."""
 MAX_NAME = 64
@@ -71,8 +73,8 @@ class Task:
     metric: str | Measure | None
     """Metric of tests: "accuracy" (classes, by the largest output), "label-accuracy" (labels 0
     or 1, by the sign of each logit), "r2" (numbers), or a function of all outputs and all targets
-    of a test set, both on the CPU. Where None, it follows from one of torch's losses, if loss and
-    targets leave no doubt.
+    of a test set, both on the CPU. Where None, it follows from one of torch's losses or
+    `dice_loss`, if loss and targets leave no doubt.
     """
     choices: Sequence[Choice]
     """A normalisation, solver, server optimiser or selector of your own, as objects, each in the

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 
+import nibabel
 import numpy as np
 from PIL import Image
 
@@ -97,3 +98,21 @@ def write_isic2019(root, centers=(0, 5), colour=(200, 0, 0)):
             folder = root / "ISIC_2019_Training_Input_preprocessed"
             write_picture(folder / f"{name}.jpg", colour, (24, 16))
     (root / "train_test_split").write_text("\n".join(lines) + "\n")
+
+
+def write_ixi_tiny(root, sides=(8, 6, 5)):
+    """Write two people to train on and two to test on for each hospital; return voxels by name."""
+    people = [f"IXI{i:03d}-{('Guys', 'HH', 'IOP')[i % 3]}-0828" for i in range(12)]
+    lines, written = ["Patient ID,Manufacturer,Split"], {}
+    for i, name in enumerate(people):
+        image = RNG.normal(100 + 10 * i, 20, sides).astype(np.float32)
+        written[name] = image, (image > 100 + 10 * i).astype(np.uint8)
+        for folder, kind, voxels in zip(
+            ("T1", "label"), ("image", "label"), written[name], strict=True
+        ):
+            path = root / "IXI_sample" / name / folder / f"{name}_{kind}.nii.gz"
+            path.parent.mkdir(exist_ok=True, parents=True)
+            nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), path)
+        lines.append(f"{int(name[3:6])},{i % 3},{'test' if i >= 6 else 'train'}")
+    (root / "metadata_tiny.csv").write_text("\n".join(lines))
+    return written

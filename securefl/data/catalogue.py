@@ -17,6 +17,8 @@ class Inputs(StrEnum):
     """Channels, height and width."""
     READINGS = "readings"
     """Flat numbers."""
+    VOLUMES = "volumes"
+    """Channels, depth, height and width."""
 
 
 class Targets(StrEnum):
@@ -26,6 +28,8 @@ class Targets(StrEnum):
     """The number of a class, from 0."""
     NUMBERS = "numbers"
     """Some numbers: a regression."""
+    MASKS = "masks"
+    """The number of a class, from 0, for each pixel or voxel; class 0 is the background."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +166,15 @@ DATA_SETS: dict[str, DataSet] = {
         files="train_test_split and ISIC_2019_Training_Input_preprocessed/ of FLamby's "
         "Fed-ISIC2019",
         home="https://github.com/owkin/FLamby, flamby/datasets/fed_isic2019",
+    ),
+    "ixi-tiny": DataSet(
+        reader="securefl.data.ixi_tiny:read_ixi_tiny",
+        domains="securefl.data.ixi_tiny:ixi_hospitals",
+        files="metadata_tiny.csv of FLamby's Fed-IXI, and IXI_sample/ of IXI Tiny",
+        home="https://github.com/owkin/FLamby, flamby/datasets/fed_ixi/metadata, and "
+        "https://data.mendeley.com/datasets/7kd5wj7v7p; reading it needs pip install nibabel",
+        inputs=Inputs.VOLUMES,
+        targets=Targets.MASKS,
     ),
 }
 

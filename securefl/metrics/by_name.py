@@ -19,6 +19,7 @@ METRICS: dict[str, type[Metric]] = {
 }
 """Metrics by name; a line here, and its file, make another."""
 ACCURACY, LABEL_ACCURACY, R2 = Accuracy.name, LabelAccuracy.name, RSquared.name
+DICE = Dice.name
 SHARES = frozenset(name for name, metric in METRICS.items() if metric.accuracy)
 """Metrics that are accuracies: shares of right answers, 0..1."""
 

@@ -44,6 +44,7 @@ from securefl.settings.choice import Choice, OpenChoice
 from securefl.settings.clashes import reasons_against
 from securefl.settings.data import DataTable
 from securefl.settings.devices import DevicesTable
+from securefl.settings.models import MODELS
 from securefl.settings.reasons import reasons_of
 from securefl.settings.samples import SamplesTable
 from securefl.settings.sites import SitesTable
@@ -130,7 +131,6 @@ class RunTable(Table):
             )
 
 
-MODELS = ("mlp", "cnn", "resnet20", "alexnet")
 _CODE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}:[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
@@ -146,9 +146,9 @@ class ModelTable(Table):
     """The table `[model]`."""
 
     name: Annotated[str, AfterValidator(_known_model)] = "mlp"
-    """`mlp`, `cnn`, `resnet20` or `alexnet`. Or `module:function`, code that each party has
-    installed, where sites bring their own data ([samples]): it is called with a sample's shape and
-    the number of outputs."""
+    """`mlp`, `cnn`, `resnet20`, `alexnet`, or `unet` for volumes. Or `module:function`, code that
+    each party has installed, where sites bring their own data ([samples]): it is called with a
+    sample's shape and the number of outputs."""
     norm: Literal["batch", "group", "layer", "instance", "group-ws", "scaled-ws", "fixup"] = "batch"
     """`group-ws`: group normalisation with weight standardisation. `scaled-ws`: none, with scaled
     weight standardisation (FedWon, with solver.name = "agc"). `fixup`: none, with Fixup
@@ -157,7 +157,7 @@ class ModelTable(Table):
     """Groups of channels, for `group` and `group-ws`."""
     width: Annotated[int, Field(ge=0, le=4096, strict=True)] | None = None
     """Hidden units of the mlp (30; 0 makes it linear), or channels of the first stage (16; alexnet
-    64)."""
+    64, unet 8)."""
     dtype: Literal["float32", "float64"] = "float32"
 
     @property

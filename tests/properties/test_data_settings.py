@@ -21,7 +21,7 @@ from standard_files import (
 import securefl
 from securefl.build.job import job_of
 from securefl.data import medmnist, mnist
-from securefl.data.catalogue import DATA_SETS, Targets
+from securefl.data.catalogue import DATA_SETS, Inputs, Targets
 from securefl.data.cifar import CIFAR10_C, load_cifar10_c
 from securefl.data.corruptions import CORRUPTIONS, corrupt
 from securefl.data.digits import load_digits
@@ -177,8 +177,9 @@ def test_a_missing_root_or_file_is_answered_with_what_to_put_where(tmp_path, dat
     """Without `root` the settings are refused, with an empty one the folder is named."""
     with pytest.raises(ConfigError, match=f'"{dataset}" needs data.root, the folder with'):
         configure(dataset=dataset)
+    model = "unet" if DATA_SETS[dataset].inputs is Inputs.VOLUMES else "mlp"
     with pytest.raises(DataError, match=f"{tmp_path}.* put "):
-        task_of(dataset=dataset, root=tmp_path)
+        task_of(dataset=dataset, root=tmp_path, model=model)
 
 
 # Domains

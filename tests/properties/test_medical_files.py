@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import builtins
+import gzip
+import struct
+
+import nibabel
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from standard_files import write_isic2019, write_medmnist
+from standard_files import write_isic2019, write_ixi_tiny, write_medmnist
 
+import securefl
+from securefl.data import ixi_tiny
 from securefl.data.isic2019 import load_isic2019
+from securefl.data.ixi_tiny import load_ixi_tiny
 from securefl.data.medmnist import MEDMNIST, MedSet, load_medmnist
-from securefl.errors import DataError
+from securefl.data.nifti import read_nifti
+from securefl.errors import ConfigError, DataError
+from securefl.settings.load import load_config
 
 pytestmark = pytest.mark.shapes
 
@@ -108,3 +118,176 @@ def test_a_damaged_table_of_isic2019_is_refused(tmp_path, table, rule):
     photograph.write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"ISIC_0010_downsampled\.jpg: is no picture"):
         load_isic2019(tmp_path, side=8)
+
+
+# Fed-IXI
+
+
+def area_means(voxels, shape):
+    """Each new voxel is the mean of those that it touches."""
+    return area_sums(voxels, shape) / area_sums(np.ones(voxels.shape), shape)
+
+
+def area_sums(voxels, shape):
+    """Along one axis after the other."""
+    for axis, n in enumerate(shape):
+        m = voxels.shape[axis]
+        parts = [
+            voxels.take(range(i * m // n, -(-(i + 1) * m // n)), axis).sum(axis) for i in range(n)
+        ]
+        voxels = np.stack(parts, axis)
+    return voxels
+
+
+def test_every_hospital_of_ixi_tiny_is_divided_as_its_table_says(tmp_path):
+    """Volumes of mean 0 and deviation 1, and a mask of each voxel's majority."""
+    written = write_ixi_tiny(tmp_path, sides=(97, 61, 40))
+    domains = load_ixi_tiny(tmp_path)
+    assert list(domains) == ["Guys", "HH", "IOP"]
+    for i, split in enumerate(domains.values()):
+        assert split.train_x.shape == split.test_x.shape == (2, 1, 48, 60, 48)
+        image, mask = list(written.values())[i + 6]
+        small = area_means(image.astype(np.float64), (48, 60, 48))
+        expected = (small - small.mean()) / small.std()
+        np.testing.assert_allclose(split.test_x[0, 0].numpy(), expected, atol=1e-4)
+        brain = area_means(mask.astype(np.float64), (48, 60, 48)) >= 0.5
+        np.testing.assert_array_equal(split.test_y[0].numpy(), brain)
+        assert split.test_y.unique().tolist() == [0, 1]
+
+
+FIRST = "IXI_sample/IXI000-Guys-0828/"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rule"),
+    [
+        (lambda root: (root / FIRST).rename(root / "IXI_sample/IXI000-XX-1"), "XX-1: its hospital"),
+        (lambda root: (root / FIRST).rename(root / "IXI_sample/gone"), "IXI000 has no folder"),
+        (lambda root: (root / "IXI_sample/IXI099-HH-1").mkdir(), "no line of IXI099-HH-1"),
+        (lambda root: (root / "IXI_sample/IXI000-HH-1").mkdir(), "another folder of one person"),
+        (lambda root: next((root / FIRST / "T1").iterdir()).unlink(), "T1: 0 NIfTI files"),
+        (lambda root: relabel(root, lambda y: 2 * y), "label.nii.gz: has values other than 0"),
+        (lambda root: relabel(root, lambda y: y[1:]), r"label.nii.gz: \(7, 6, 5\) voxels"),
+        (lambda root: retable(root, "test", "train"), 'nobody of Guys has Split = "test"'),
+        (lambda root: retable(root, "train", "fit"), 'sample 1: Split = "fit"'),
+        (lambda root: retable(root, "0,0", "../0,0"), r'Patient ID = "\.\./0"'),
+        (lambda root: (root / "IXI_sample").rename(root / "x"), "IXI_sample: no such folder; put"),
+    ],
+)
+def test_files_of_ixi_tiny_that_do_not_fit_are_refused(tmp_path, spoil, rule):
+    """Each by its name, and no person is left out in silence."""
+    write_ixi_tiny(tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(DataError, match=f"{tmp_path}.*{rule}"):
+        load_ixi_tiny(tmp_path)
+
+
+def relabel(root, change):
+    (path,) = (root / FIRST / "label").iterdir()
+    mask = np.asarray(nibabel.load(path).dataobj)
+    nibabel.save(nibabel.Nifti1Image(change(mask), np.eye(4)), path)
+
+
+def retable(root, old, new):
+    path = root / "metadata_tiny.csv"
+    path.write_text(path.read_text().replace(old, new))
+
+
+# NIfTI
+
+
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
+def test_a_nifti_file_comes_back_as_it_was_written(tmp_path, kind, suffix):
+    """With its scale, in either byte order, and a fourth axis of one volume."""
+    voxels = np.arange(24, dtype=">i2").reshape(2, 3, 4, 1)
+    image = kind(voxels, np.eye(4))
+    image.header.set_slope_inter(0.5, 1)
+    (tmp_path / "a").write_bytes(image.to_bytes())
+    nibabel.save(image, path := tmp_path / f"a{suffix}")
+    scaled = np.asarray(nibabel.load(path).dataobj)[..., 0]
+    np.testing.assert_allclose(read_nifti(path), scaled, atol=1e-6)
+    assert read_nifti(path).dtype == np.float32
+
+
+def changed(at, new):
+    content = bytearray(nibabel.Nifti1Image(np.ones((2, 3, 4), "f4"), np.eye(4)).to_bytes())
+    content[at : at + len(new)] = new
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (b"", "is no NIfTI volume"),
+        (b"no header at all", "does not begin as NIfTI"),
+        (changed(344, b"ni1\0"), "not of a single file"),
+        (changed(42, struct.pack("<3h", 9000, 9000, 9000)), "more than it holds"),
+        (changed(40, struct.pack("<2h", 2, 2)), "expected three axes"),
+        (changed(46, struct.pack("<h", -4)), "is no NIfTI volume"),
+        (changed(70, struct.pack("<2h", 32, 64)), "must be real numbers"),
+        (changed(352, struct.pack("<f", np.nan)), "a voxel is not finite"),
+        (changed(0, b"")[:-1], "more than it holds"),
+        (gzip.compress(b"\0" * (2**27 + 1), 1), "unpacks to more than"),
+        (gzip.compress(changed(0, b""))[:-9], "is no NIfTI volume"),
+    ],
+)
+def test_another_file_than_a_nifti_volume_is_refused(tmp_path, content, rule):
+    """Before memory is taken that a header or a gzip file only speaks of."""
+    (tmp_path / "a.nii.gz").write_bytes(content)
+    with pytest.raises(DataError, match=rf"a\.nii\.gz: .*{rule}"):
+        read_nifti(tmp_path / "a.nii.gz")
+
+
+def test_without_nibabel_the_command_that_brings_it_is_named(tmp_path, monkeypatch):
+    """It is asked for where a file is read, and nowhere else."""
+    write_ixi_tiny(tmp_path)
+    known = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.partition(".")[0] == "nibabel":
+            raise ImportError(name)
+        return known(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError, match="pip install nibabel"):
+        load_ixi_tiny(tmp_path)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        (("data.dataset=ixi-tiny", "data.root=x"), 'volumes are no .*; set model.name = "unet"'),
+        (("data.dataset=ixi-tiny", "data.root=x", "model.name=cnn"), "volumes are no images; set"),
+        (("model.name=unet",), "images are no volumes; set model.name = .*cnn"),
+        (("data.dataset=gas-turbine", "data.root=x", "data.partition=iid", "model.name=unet"),
+         'readings are no volumes; set model.name = "mlp"'),
+    ],
+)  # fmt: skip
+def test_a_model_takes_samples_of_its_own_form(settings, rule):
+    """Before anything is read."""
+    with pytest.raises(ConfigError, match=rule):
+        load_config(None, list(settings))
+
+
+def test_a_run_on_ixi_tiny_is_scored_by_dice_at_each_hospital(tmp_path, monkeypatch):
+    """From files to a folder of the run: sealed, in the smallest U-Net."""
+    monkeypatch.setattr(ixi_tiny, "SHAPE", (4, 5, 4))
+    write_ixi_tiny(tmp_path / "ixi")
+    settings = [
+        *("data.dataset=ixi-tiny", f"data.root='{tmp_path}/ixi'", "model.name=unet"),
+        *(
+            "model.width=1",
+            "algorithm.name=fedavg",
+            "run.rounds=1",
+            "algorithm.local_steps=1",
+            "train.batch_size=2",
+        ),
+    ]
+    result = securefl.run(load_config(None, settings), out=tmp_path / "run")
+    assert result.metric == "dice"
+    assert 0 <= result.metrics[-1].score <= 1
+    assert (tmp_path / "run" / "config.json").is_file()
