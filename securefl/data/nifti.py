@@ -21,7 +21,7 @@ _GZIP = b"\x1f\x8b"
 _FORMS = {348: ("Nifti1Image", 344, b"n+1\x00"), 540: ("Nifti2Image", 4, b"n+2\x00\r\n\x1a\n")}
 """Class of nibabel, place and mark of a single file, for each length of a header."""
 
-# What gzip and nibabel raise on bytes that are no such file, besides nibabel's own two.
+# What gzip and nibabel raise on bytes that are no such file, besides nibabel's own three.
 _DAMAGED = (
     OSError,
     EOFError,
@@ -48,6 +48,7 @@ def read_nifti(path: Path) -> Float32[np.ndarray, "x y z"]:
         import nibabel
         from nibabel.filebasedimages import ImageFileError
         from nibabel.spatialimages import HeaderDataError
+        from nibabel.wrapstruct import WrapStructError
     except ImportError as error:
         raise ConfigError(
             f'{path}: NIfTI files need nibabel: pip install nibabel, or "securefl[nifti]"'
@@ -57,7 +58,7 @@ def read_nifti(path: Path) -> Float32[np.ndarray, "x y z"]:
         # nibabel warns of headers that are mended, which is no matter of ours.
         with warnings.catch_warnings(action="ignore"):
             return _voxels(nibabel, _unpacked(content))
-    except (*_DAMAGED, ImageFileError, HeaderDataError) as error:
+    except (*_DAMAGED, ImageFileError, HeaderDataError, WrapStructError) as error:
         raise DataError(f"{path}: is no NIfTI volume that can be used ({error})") from error
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from securefl.data.catalogue import Inputs, Targets
+from securefl.data.catalogue import Targets
 from securefl.settings.axes import NORMALISATIONS, SELECTORS
-from securefl.settings.models import MODELS, models_for
 from securefl.settings.samples_clashes import reasons_against_samples
 
 if TYPE_CHECKING:
@@ -154,11 +153,11 @@ def _public(config: Config) -> Iterator[str]:
 def _samples(config: Config) -> Iterator[str]:
     dataset, model, fnr = config.data.dataset, config.model.name, config.fnr
     inputs, targets = config.data.traits.inputs, config.data.traits.targets
-    takes = MODELS.get(model, frozenset(Inputs))
+    takes = config.model.takes
     if inputs not in takes and config.samples is None:
         yield (
             f'model.name = "{model}" with data.dataset = "{dataset}": {inputs} are no '
-            f"{' or '.join(sorted(takes))}; set model.name = {models_for(inputs)}"
+            f"{' or '.join(sorted(takes))}; set model.name = {config.model.those_for(inputs)}"
         )
     if targets is not Targets.CLASSES and fnr.trains:
         yield (

@@ -14,8 +14,3 @@ MODELS: Mapping[str, frozenset[Inputs]] = MappingProxyType(
         "unet": frozenset({Inputs.VOLUMES}),
     }
 )
-
-
-def models_for(inputs: Inputs) -> str:
-    """Return the models that take samples of this form, for a message."""
-    return " or ".join(f'"{name}"' for name, takes in MODELS.items() if inputs in takes)

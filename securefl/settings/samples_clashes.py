@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from securefl.data.catalogue import Inputs
-from securefl.settings.models import MODELS
 from securefl.settings.reasons import shown
 from securefl.settings.table import Table
 
@@ -33,7 +31,7 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
             f"model.{key} = {shown(getattr(config.model, key))} with model.name = "
             f'"{config.model.name}": it is of our own models; leave it out'
         )
-    if MODELS.get(config.model.name) == frozenset({Inputs.VOLUMES}):
+    if config.model.gives_masks:
         yield (
             f'model.name = "{config.model.name}" with [samples]: it gives a class for each voxel, '
             "and sites have one target a sample; take another model"

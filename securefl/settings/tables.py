@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from securefl.data.catalogue import Inputs
 from securefl.errors import ConfigError
 from securefl.metrics.by_name import METRICS, require_known
 from securefl.settings.axes import (
@@ -159,6 +160,21 @@ class ModelTable(Table):
     """Hidden units of the mlp (30; 0 makes it linear), or channels of the first stage (16; alexnet
     64, unet 8)."""
     dtype: Literal["float32", "float64"] = "float32"
+
+    @property
+    def takes(self) -> frozenset[Inputs]:
+        """Forms of samples that the model takes; all where it is somebody's own."""
+        return MODELS.get(self.name, frozenset(Inputs))
+
+    @property
+    def gives_masks(self) -> bool:
+        """True where it gives a class for each voxel."""
+        return self.takes == frozenset({Inputs.VOLUMES})
+
+    @staticmethod
+    def those_for(inputs: Inputs) -> str:
+        """Return the models that take samples of this form, for a message."""
+        return " or ".join(f'"{name}"' for name, takes in MODELS.items() if inputs in takes)
 
     @property
     def has_bn(self) -> bool:
