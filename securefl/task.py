@@ -21,6 +21,7 @@ from securefl.errors import ConfigError, DataError
 from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.io.text import can_name_a_folder
 from securefl.losses.cox import cox_loss
+from securefl.losses.dice import dice_loss
 from securefl.losses.kinds import loss_name, takes_floats, takes_survival
 from securefl.metrics.chosen import Measure, chosen_metric
 from securefl.models.build import build_model
@@ -38,6 +39,7 @@ LOSSES: Mapping[Targets, Loss] = {
     Targets.CLASSES: functional.cross_entropy,
     Targets.NUMBERS: functional.mse_loss,
     Targets.SURVIVAL: cox_loss,
+    Targets.MASKS: dice_loss,
 }
 """Loss that goes with each form of targets."""
 MAX_NAME = 64
@@ -74,7 +76,7 @@ class Task:
     """Metric of tests: "accuracy" (classes, by the largest output), "label-accuracy" (labels 0
     or 1, by the sign of each logit), "r2" (numbers), "c-index" (survival) or another by name; or a
     function of all outputs and all targets of a test set, both on the CPU. Where None, it follows
-    from one of torch's losses or `cox_loss`, if loss and targets leave no doubt.
+    from one of torch's losses, `cox_loss` or `dice_loss`, if loss and targets leave no doubt.
     """
     choices: Sequence[Choice]
     """A normalisation, solver, server optimiser or selector of your own, as objects, each in the

@@ -103,7 +103,7 @@ WRONG = {
     "model of no name": Wrong(
         ("model.name=mpl",),
         "model.name = 'mpl'",
-        "must be mlp, cnn, resnet20, alexnet, or MODULE:FUNCTION",
+        "must be mlp, cnn, resnet20, alexnet, unet, or MODULE:FUNCTION",
     ),
     "workers without an engine": Wrong(
         ("run.workers=2",),
@@ -342,6 +342,12 @@ WRONG = {
         ('data.corruptions=["fog","snow"]', "data.leave_out=blur"),
         'data.leave_out = "blur"',
         "must be one of weather, fog, snow",
+    ),
+    "volumes of sites": Wrong(
+        ("samples.shape=[1,8,8,8]", "samples.most=10", 'data.names=["a","b"]', "model.name=unet"),
+        'model.name = "unet"',
+        "it gives a class for each voxel, and sites have one target a sample",
+        "take another model",
     ),
     "samples without a bound": Wrong(
         ('samples.columns=["x"]',),

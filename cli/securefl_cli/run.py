@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 @click.option("--solver", help=f"{listed(SOLVERS)}, or MODULE:CLASS of your own")
 @click.option("--server", help=f"{listed(SERVERS)}, or MODULE:CLASS of your own")
 @click.option("--fnr", help=listed(REFINEMENTS))
-@click.option("--model", help="mlp, cnn, resnet20 or alexnet; MODULE:FUNCTION with --site")
+@click.option("--model", help="mlp, cnn, resnet20, alexnet or unet; MODULE:FUNCTION with --site")
 @click.option("--norm", help="batch, group, layer, instance, group-ws, scaled-ws or fixup")
 @click.option(
     "--rounds",

@@ -14,20 +14,20 @@ from securefl.errors import DataError
 TEST_SHARE = 0.2
 """Share that is held out where a data set does not say which samples test."""
 Labelled: TypeAlias = tuple[
-    Float[Tensor, "_ ..."], Int64[Tensor, " _"] | Float[Tensor, "_ targets"]
+    Float[Tensor, "_ ..."], Int64[Tensor, "_ ..."] | Float[Tensor, "_ targets"]
 ]
-"""Samples x and the target of each: its class, or some numbers."""
+"""Samples x and the target of each: its class, a class for each voxel, or some numbers."""
 
 
 # Two splits are compared by identity: tensors have no single truth value to compare by.
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Training and test samples; labels count from 0, or are the targets of a regression."""
+    """Training and test samples; labels count from 0, one a sample or a voxel, or are numbers."""
 
     train_x: Float[Tensor, "train ..."]
-    train_y: Int64[Tensor, " train"] | Float[Tensor, "train targets"]
+    train_y: Int64[Tensor, "train ..."] | Float[Tensor, "train targets"]
     test_x: Float[Tensor, "test ..."]
-    test_y: Int64[Tensor, " test"] | Float[Tensor, "test targets"]
+    test_y: Int64[Tensor, "test ..."] | Float[Tensor, "test targets"]
 
     @property
     def n_classes(self) -> int:

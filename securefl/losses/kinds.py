@@ -1,4 +1,4 @@
-"""Losses of torch and our own: which targets they take, and which label they leave out."""
+"""Losses of torch and ours: which targets they take, and which label they leave out."""
 
 from functools import partial
 
@@ -6,9 +6,12 @@ from torch import nn
 from torch.nn import functional
 
 from securefl.losses.cox import cox_loss
+from securefl.losses.dice import dice_loss
 from securefl.metrics.classes import IGNORED
 
+_OF_SEGMENTS = (dice_loss,)
 _OF_CLASSES = (
+    *_OF_SEGMENTS,
     *(functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss),
     *(nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss),
 )
@@ -21,8 +24,13 @@ _OF_SURVIVAL = (cox_loss,)
 
 
 def takes_classes(loss: object) -> bool:
-    """Return whether the loss is one of torch's whose targets are numbers of classes."""
+    """Return whether the loss is one whose targets are numbers of classes."""
     return _kind(loss) in _OF_CLASSES
+
+
+def takes_masks(loss: object) -> bool:
+    """Return whether the loss is one of segments, with a class for each pixel or voxel."""
+    return _kind(loss) in _OF_SEGMENTS
 
 
 def takes_labels(loss: object) -> bool:

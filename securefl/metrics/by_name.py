@@ -20,7 +20,7 @@ METRICS: dict[str, type[Metric]] = {
 }
 """Metrics by name; a line here, and its file, make another."""
 ACCURACY, LABEL_ACCURACY, R2 = Accuracy.name, LabelAccuracy.name, RSquared.name
-C_INDEX = Concordance.name
+C_INDEX, DICE = Concordance.name, Dice.name
 SHARES = frozenset(name for name, metric in METRICS.items() if metric.accuracy)
 """Metrics that are accuracies: shares of right answers, 0..1."""
 

@@ -13,10 +13,20 @@ from securefl.losses.kinds import (
     loss_name,
     takes_classes,
     takes_labels,
+    takes_masks,
     takes_numbers,
     takes_survival,
 )
-from securefl.metrics.by_name import ACCURACY, C_INDEX, LABEL_ACCURACY, METRICS, R2, SHARES, listed
+from securefl.metrics.by_name import (
+    ACCURACY,
+    C_INDEX,
+    DICE,
+    LABEL_ACCURACY,
+    METRICS,
+    R2,
+    SHARES,
+    listed,
+)
 from securefl.metrics.metric import Metric, OfMeans, described, zeros_and_ones
 
 Measure = Callable[[Tensor, Tensor], float]
@@ -83,6 +93,8 @@ def inferred_metric(loss: object, outputs: object, targets: Tensor) -> Metric:
     whole = not targets.is_floating_point()
     if isinstance(outputs, Tensor):
         like_targets = outputs.is_floating_point() and outputs.shape == targets.shape
+        if takes_masks(loss) and whole:
+            return chosen_metric(DICE, loss)
         if takes_classes(loss) and whole and outputs.dim() > 1:
             return chosen_metric(ACCURACY, loss)
         if takes_labels(loss) and like_targets and zeros_and_ones(targets):
