@@ -131,7 +131,7 @@ class ServerProcess:
         SESSION.set(members.run)
         key_id = self.bundle.card_keys.key_id if config.needs_cards else ""
         own = config.samples is not None  # its data are the sites' own
-        folder.note_session(config, key_id, PROCESSES, own_task=own, run=members.run)
+        folder.note_session(config, members.run, key_id, PROCESSES, own_task=own)
         rounds, sites = self._rounds(members, lines, key_id, folder)
         rounds.go_on_in(folder)
         needed = config.exchange.needed if len(lines) > 1 else len(lines)
