@@ -33,7 +33,7 @@ def _points(
         "Processing (7 a)",
         (
             f"{len(of.data)} clients train one model by {config.algorithm.name} in "
-            f"{len(run.metrics)} rounds, from {of.began or 'an unknown time'} to {of.ended}. Records "
+            f"{len(run.metrics)} rounds, {of.began or 'an unknown time'} to {of.ended}. Records "
             "themselves are not sent."
         ),
     )
