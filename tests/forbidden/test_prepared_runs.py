@@ -33,15 +33,15 @@ EXPOSURE, ENCRYPTION, EPSILON = "exposure", "encryption", "epsilon"
 ALL_SEALED = (
     "holds",
     (
-        "The server could read nothing of any single client: all that clients sent it was sealed, and "
-        "it learnt totals alone."
+        "The server could read nothing of any single client: all that clients sent it was sealed, "
+        "and it learnt totals alone."
     ),
 )
 AS_SET = (
     "weak",
     (
-        "As the settings say, and no more: the server could read the {} of every single client. The "
-        'rest was sealed. exchange.encrypt = "model" seals these too.'
+        "As the settings say, and no more: the server could read the {} of every single client. "
+        'The rest was sealed. exchange.encrypt = "model" seals these too.'
     ),
 )
 DECRYPTED = "Decrypted by the authority: {} totals, each of 3 clients or more."
@@ -150,8 +150,8 @@ PREPARED = {
             ENCRYPTION: (
                 "open",
                 (
-                    "Nothing was encrypted, so whatever clients sent could be read. The server could "
-                    "read each client's parameters, statistics."
+                    "Nothing was encrypted, so whatever clients sent could be read. The server "
+                    "could read each client's parameters, statistics."
                 ),
             ),
         },
@@ -207,8 +207,8 @@ PREPARED = {
                 "leaks",
                 (
                     "1 totals or scores were opened for a session, round and name that had one "
-                    "already: the difference of two totals shows the clients that are in one of them "
-                    "alone, and a second score is a second number of a client's profile."
+                    "already: the difference of two totals shows the clients that are in one of "
+                    "them alone, and a second score is a second number of a client's profile."
                 ),
             ),
         },
@@ -296,7 +296,12 @@ def test_a_false_sentence_is_found(prepared, monkeypatch, name, package, place, 
 
 
 NOISE_FOR_CLIENTS = [
-    *("model.norm=group", "exchange.encrypt=none", "algorithm.weights=uniform"),
+    *(
+        "algorithm.name=fedavg",
+        "model.norm=group",
+        "exchange.encrypt=none",
+        "algorithm.weights=uniform",
+    ),
     *("privacy.level=client", "privacy.sigma=1.0", "privacy.clip=0.3", "data.clients=5"),
 ]
 
