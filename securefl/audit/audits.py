@@ -9,6 +9,7 @@ from typing import Literal, final
 import numpy as np
 import torch
 
+from securefl.audit.assessment import outline
 from securefl.audit.bounds.canaries import alignment, drawn_canaries, with_canaries, with_room
 from securefl.audit.bounds.canary_bounds import OneRunBound
 from securefl.audit.bounds.report_section import client_test, epsilon_section, record_bound
@@ -119,14 +120,15 @@ def audit_run(
     shipped, evidence = task is None, FolderEvidence.of(run, by.openings)
     audits = _Audits(run, trained, effort, seed, on_step or _silent, evidence, shipped=shipped)
     of = Provenance.of(run, trained.task, evidence.openings, by, shipped=shipped)
+    sections = tuple(audits.sections())
     return Findings(
         run.config.name,
         effort.name,
         seed,
         audits.facts() | of.facts(),
-        tuple(audits.sections()),
+        sections,
         of.as_json(),
-        of.tables(),
+        (outline(run, of, sections), *of.tables()),
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 
 from securefl.audit.findings import Findings, Number, Section
+from securefl.audit.glossary import used
 from securefl.audit.rules import Verdict
 from securefl.io.text import printable
 
@@ -30,6 +32,7 @@ def html_page(findings: Findings) -> str:
         by_alarm=by_alarm(findings),
         worst=worst(findings),
         in_short=in_short(findings),
+        glossary=used(_texts(findings)),
     )
     return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", page)
 
@@ -55,6 +58,15 @@ def in_short(findings: Findings) -> str:
     if _titles(findings, Verdict.HOLDS):
         return "All that was attacked held."
     return "Nothing was promised, or too little was there to measure."
+
+
+def _texts(findings: Findings) -> Iterator[str]:
+    """Yield all that the report says, for its glossary."""
+    for section in findings.sections:
+        yield from (section.title, section.words, *section.notes)
+        yield from (text for number in section.numbers for text in (number.name, number.method))
+        for table in section.tables:
+            yield from (table.title, *table.columns, *(cell for row in table.rows for cell in row))
 
 
 def spans(text: str) -> list[str]:

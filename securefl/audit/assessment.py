@@ -1,0 +1,105 @@
+"""Outline of a data protection impact assessment (GDPR, Art. 35), filled in from a run.
+
+What a run cannot know, such as its purpose, is left to the officer, and says so.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from securefl.audit.exposure.views import OUTSIDER, Shows, views
+from securefl.audit.findings import FindingsTable, Section
+from securefl.audit.provenance import Provenance
+from securefl.audit.rules import Verdict
+from securefl.runs.folder_reader import RunRecord
+from securefl.settings.tables import Config
+
+YOURS = "Yours to write"
+
+
+def outline(run: RunRecord, of: Provenance, sections: Sequence[Section]) -> FindingsTable:
+    """Return the outline: each of the regulation's points, and what the run says to it."""
+    return FindingsTable(
+        "Outline of a data protection impact assessment (GDPR, Art. 35)",
+        ("Point", "This run"),
+        list(_points(run, of, sections)),
+    )
+
+
+def _points(
+    run: RunRecord, of: Provenance, sections: Sequence[Section]
+) -> Iterator[tuple[str, str]]:
+    config = run.config
+    n_train = sum(count.train for count in of.data.values())
+    yield (
+        "Processing (7 a)",
+        (
+            f"{len(of.data)} clients train one model by {config.algorithm.name} in "
+            f"{len(run.metrics)} rounds, {of.began or 'an unknown time'} to {of.ended}. Records "
+            "themselves are not sent."
+        ),
+    )
+    yield "Purpose, and legal basis (7 a)", YOURS
+    yield (
+        "Data subjects (7 a)",
+        (
+            f"{n_train:,} records train. Their categories, and whether any is of a special "
+            f"category (Art. 9): {YOURS.lower()}"
+        ),
+    )
+    yield "Controllers", f"Each client for its own records: {', '.join(of.data):.500}"
+    yield from _recipients(run)
+    yield "Necessity and proportionality (7 b)", YOURS
+    yield from _risks(sections)
+    yield "Measures (7 d)", " ".join(_measures(config))
+    yield (
+        "Retention",
+        (
+            "The run's folder has no record of a person; model, checkpoint and statistics follow "
+            "from them. Delete it, and the clients' folders of rounds, when the model is no longer "
+            "needed: "
+            f"{YOURS.lower()} until when"
+        ),
+    )
+    yield "Views of data subjects (9), advice of the officer (2)", YOURS
+
+
+def _recipients(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield what each kind of party received, the first client for all."""
+    told = set()
+    for view in views(run.ledger):
+        if view.party == OUTSIDER:
+            continue
+        role = view.party if view.party in {"server", "authority"} else "each client"
+        if role in told:
+            continue
+        told.add(role)
+        shown = sorted({str(f.shows) for f in view.fields if f.shows is not Shows.LENGTH})
+        ciphertext = any(f.shows is Shows.LENGTH for f in view.fields)
+        what = [*shown, *(["ciphertexts that it cannot read"] if ciphertext else [])]
+        yield f"Recipient: {role} (30 d)", f"Received {', '.join(what) or 'nothing'}"
+
+
+def _risks(sections: Sequence[Section]) -> Iterator[tuple[str, str]]:
+    for section in sections:
+        if section.verdict is not Verdict.HOLDS:
+            yield (
+                f"Risk (7 c): {section.title}",
+                f"{str(section.verdict).capitalize()}. {section.words}",
+            )
+    held = [section.title for section in sections if section.verdict is Verdict.HOLDS]
+    if held:
+        yield "Attacked, and stood (7 c)", ", ".join(held)
+
+
+def _measures(config: Config) -> Iterator[str]:
+    sealed = ", ".join(config.exchange.encrypt)
+    if sealed:
+        yield (
+            f"Sealed by its sender: {sealed} (exchange.encrypt); a total is opened of "
+            f"{config.exchange.min_clients} clients at least (exchange.min_clients)."
+        )
+    else:
+        yield 'Nothing is sealed (exchange.encrypt = "none").'
+    if config.privacy.private:
+        yield f"Noise by differential privacy for each {config.privacy.level} (privacy.level)."
+    else:
+        yield 'No noise is added (privacy.level = "none"), so nothing bounds what the model tells.'

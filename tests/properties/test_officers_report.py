@@ -1,0 +1,59 @@
+"""What an officer finds in a report beside verdicts: meanings of words, and an assessment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from audited_runs import settings, task_of
+from made_findings import FINDINGS
+
+import securefl
+from securefl.audit.assessment import YOURS, outline
+from securefl.audit.glossary import MEANINGS, used
+from securefl.audit.page import html_page
+from securefl.audit.provenance import Auditor, Provenance
+from securefl.runs.folder_reader import read_run
+
+
+def test_words_are_explained_where_they_stand_and_no_others():
+    """Plurals and the beginnings of sentences too; not within other words."""
+    found = used(["Canaries and batches; TPR at 1 % FPR.", "a subtotal", "ε ≥ 2"])
+    assert list(found) == ["batch", "canary", "ε", "FPR", "TPR"]
+    page = html_page(FINDINGS)
+    assert MEANINGS["AUC"] in page
+    assert MEANINGS["LiRA"] not in page
+    assert page.index(MEANINGS["AUC"]) < page.index('<section id="inversion"')
+
+
+def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path):
+    """Sizes, recipients, risks and measures follow the run: here one in the clear, one sealed."""
+    found = {}
+    for name in ("nothing", "model"):
+        task, folder = task_of(name), tmp_path / name
+        securefl.run(settings(name), task, out=folder)
+        run = read_run(folder)
+        of = Provenance.of(run, task, (), Auditor(), shipped=False)
+        found[name] = dict(outline(run, of, FINDINGS.sections).rows)
+    clear, sealed = found["nothing"], found["model"]
+    n = sum(len(y) for _, y in task_of("model").clients)
+    assert f"{n:,} records train" in sealed["Data subjects (7 a)"]
+    assert sealed["Purpose, and legal basis (7 a)"] == YOURS
+    assert "one client's own values" in clear["Recipient: server (30 d)"]
+    assert "one client's own values" not in sealed["Recipient: server (30 d)"]
+    assert "ciphertexts that it cannot read" in sealed["Recipient: server (30 d)"]
+    assert "Nothing is sealed" in clear["Measures (7 d)"]
+    assert "Sealed by its sender: model" in sealed["Measures (7 d)"]
+    risks = {point for point in sealed if point.startswith("Risk")}
+    assert risks == {f"Risk (7 c): {s.title}" for s in FINDINGS.sections if s.verdict != "holds"}
+    assert sealed["Attacked, and stood (7 c)"] == "Encryption"
+
+
+def test_the_page_has_the_tables_of_what_it_was_made_of(tmp_path):
+    task = task_of("model")
+    securefl.run(settings("model"), task, out=tmp_path)
+    run = read_run(tmp_path)
+    of = Provenance.of(run, task, (), Auditor(), shipped=False)
+    page = html_page(replace(FINDINGS, tables=(outline(run, of, ()), *of.tables())))
+    assert all(digest in page for digest in of.files.values())
+    assert 'id="provenance"' in page
+    assert 'id="provenance"' not in html_page(FINDINGS)
