@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import cast, final
 
-from securefl.audit.bounds.canary_bounds import ClientTest, OneRunBound
+from securefl.audit.bounds.canary_bounds import ClientTest
+from securefl.audit.bounds.record_bounds import RecordBounds
 from securefl.audit.rules import Rule, Verdict, always
 from securefl.privacy.events import Level
 from securefl.privacy.wording import WHAT
@@ -39,7 +40,7 @@ class Bounded:
     """Value of privacy.level."""
     claimed: float
     """Largest ε by the accountant; infinite where nothing is promised."""
-    records: OneRunBound | None
+    records: RecordBounds | None
     clients: ClientTest | None
 
     @property
