@@ -6,6 +6,9 @@ import math
 
 from hypothesis import strategies as st
 
+from securefl.audit.bounds.canary_bounds import OneRunBound
+from securefl.audit.bounds.record_bounds import Noise, RecordBounds
+from securefl.audit.bounds.score_bound import ScoreBound
 from securefl.audit.findings import Findings, FindingsTable, Number, Picture, Section
 from securefl.audit.rules import Verdict
 
@@ -96,3 +99,13 @@ findings = st.builds(
     st.dictionaries(texts, texts, max_size=2),
     st.lists(sections, max_size=3, unique_by=lambda section: section.key),
 )
+
+
+def one_run(epsilon, ceiling=5.0):
+    return OneRunBound(epsilon, ceiling, 300, 100, 90, 1e-5, 0.95)
+
+
+def records_showing(epsilon, ceiling=5.0, *, curve=0.0, scores=0.0, noise=Noise.UNKNOWN):
+    """Return bounds of records, the first of which holds for any mechanism."""
+    by_scores = ScoreBound(1.0, scores, 0.5, 150, 0.95)
+    return RecordBounds(noise, one_run(epsilon, ceiling), one_run(curve, ceiling), by_scores)

@@ -1,6 +1,6 @@
 """All audits of one run, one after the other."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +10,16 @@ import numpy as np
 import torch
 
 from securefl.audit.assessment import outline
-from securefl.audit.bounds.canaries import alignment, drawn_canaries, with_canaries, with_room
-from securefl.audit.bounds.canary_bounds import OneRunBound
-from securefl.audit.bounds.report_section import client_test, epsilon_section, record_bound
+from securefl.audit.bounds.canaries import (
+    alignment,
+    drawn_canaries,
+    thinned,
+    with_canaries,
+    with_room,
+)
+from securefl.audit.bounds.crafted import can_craft, crafted, with_other_noise
+from securefl.audit.bounds.record_bounds import RecordBounds
+from securefl.audit.bounds.report_section import bounds_of_records, client_test, epsilon_section
 from securefl.audit.encryption import opened as encryption
 from securefl.audit.encryption.report_section import encryption_section
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
@@ -42,7 +49,6 @@ from securefl.runs.folder_writer import RunFolder, own_task_needed
 from securefl.runs.task_record import require_same_task
 from securefl.settings.tables import Config
 from securefl.task import Task, placed
-from securefl.types import NamedTensors
 
 OnStep = Callable[[str, int, int], None]
 """Callback with the step's name, how much of it is done, and of how much."""
@@ -67,8 +73,6 @@ FULL = AuditEffort("full", 10, 12, 1000, inversion.FULL)
 SAME = 0.1
 """Largest difference of weights that rounding explains: encrypted totals err by 2⁻²⁴, and
 training magnifies that (the demo's job with its model sealed: 0.02 after 200 rounds)."""
-WINDOWS = 25
-"""Stretches of a run that canaries' gradients are compared with."""
 WORKERS = 2
 """Processes that shadow models are trained in: as many as the smallest machine has cores."""
 
@@ -130,12 +134,6 @@ def audit_run(
         of.as_json(),
         (outline(run, of, sections), *of.tables()),
     )
-
-
-def _thinned(models: Sequence[NamedTensors]) -> list[NamedTensors]:
-    """Return the first, the last, and so many between that at most `WINDOWS` steps are left."""
-    chosen = np.linspace(0, len(models) - 1, min(WINDOWS + 1, len(models))).round().astype(int)
-    return [models[i] for i in chosen]
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -278,14 +276,20 @@ class _Audits:
             clients = client_test(self.config, len(self.task.clients), self.seed)
         return epsilon_section(self.config, self.history, self._canaries(), clients, self.seed)
 
-    def _canaries(self) -> OneRunBound:
+    def _canaries(self) -> RecordBounds:
         self._require_losses_of_one()
-        canaries = drawn_canaries(self.task.test, self.effort.canaries, self.seed)
-        task = with_canaries(self.task, canaries)
-        config = with_room(self.config, task)
-        again = replayed(config, task, self._of("training with canary records"))
-        scores = alignment(task.model, task.loss, _thinned(again.models), canaries)
-        return record_bound(scores, canaries, self.config)
+        task, config = self.task, self.config
+        canaries, trained = drawn_canaries(task.test, self.effort.canaries, self.seed), config
+        if config.privacy.of_records and can_craft(task.model, canaries):
+            self.on_step("crafting canary records", 0, 1)
+            clip, models = config.privacy.clip, self.replay.models
+            canaries = crafted(canaries, task.test, task.model, task.loss, models, clip)
+            trained = with_other_noise(config)
+        planted = with_canaries(task, canaries)
+        room = with_room(trained, planted)
+        again = replayed(room, planted, self._of("training with canary records"))
+        scores = alignment(task.model, task.loss, thinned(again.models), canaries)
+        return bounds_of_records(scores, canaries, config, self.history)
 
     def _inversion(self) -> Section:
         if self.config.privacy.private:

@@ -9,25 +9,42 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from audited_runs import played, task_of
+from made_findings import records_showing
+from small_audit import TINY
 from torch import nn
 from torch.nn import functional
 
 from securefl import Task, load_config
-from securefl.audit.bounds.canaries import alignment, canary_round, drawn_canaries, with_canaries
-from securefl.audit.bounds.canary_bounds import OneRunBound, canary_bound, gaussian_epsilon
+from securefl.audit import audits
+from securefl.audit.bounds.canaries import (
+    alignment,
+    canary_round,
+    drawn_canaries,
+    sample_gradients,
+    with_canaries,
+)
+from securefl.audit.bounds.canary_bounds import canary_bound
+from securefl.audit.bounds.crafted import MARGIN, TOGETHER, can_craft, crafted, hidden
+from securefl.audit.bounds.gaussian_dp import gaussian_epsilon
+from securefl.audit.bounds.record_bounds import Method, Noise
 from securefl.audit.bounds.report_section import (
     ALARM,
     DIMENSIONS,
+    bounds_of_records,
     client_test,
     epsilon_section,
-    record_bound,
 )
+from securefl.audit.exposure.evidence import FolderEvidence
+from securefl.audit.replay import replayed
 from securefl.audit.rules import Verdict
 from securefl.errors import DataError
+from securefl.evaluation.named_data import load_trained
 from securefl.privacy import client_level, distributed_noise
 from securefl.privacy.clipped import Bounded
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History
+from securefl.runs.folder_reader import read_run
 
 EVERYBODY = np.ones(200, bool)
 CONFIDENCE = 1 - ALARM / 3
@@ -187,10 +204,6 @@ def test_alignment_is_a_loop_of_autograd():
         assert found[i] == pytest.approx(score, rel=1e-9)
 
 
-def one_run(epsilon):
-    return OneRunBound(epsilon, 5.0, 300, 100, 90, 1e-5, 0.95)
-
-
 def spent(level, sigma=1.0):
     return History().plus(level, Gaussian(sigma))
 
@@ -214,7 +227,7 @@ def test_the_verdict_is_what_both_bounds_say(settings, shown, verdict):
     """σ = 1 once is ε = 4.38: less is compatible with it, more refutes it."""
     config = load_config(None, settings)
     history = spent(Level.RECORD) if settings else History()
-    section = epsilon_section(config, history, one_run(shown), None, 0)
+    section = epsilon_section(config, history, records_showing(shown), None, 0)
     assert section.verdict is verdict
     at_most = next(number for number in section.numbers if number.name == "ε at most")
     assert at_most.value == (pytest.approx(4.38, abs=0.01) if settings else math.inf)
@@ -238,12 +251,79 @@ def test_the_verdict_is_what_both_bounds_say(settings, shown, verdict):
 )
 def test_the_sentence_follows_the_number(shown, words):
     """A run without noise is called far from private only where canaries show that."""
-    section = epsilon_section(load_config(None, []), History(), one_run(shown), None, 0)
+    section = epsilon_section(load_config(None, []), History(), records_showing(shown), None, 0)
     assert f"an ε of {words}" in section.words
 
 
 def test_scores_that_know_everything_reach_the_ceiling():
     """Of the bound on records, at 95 % confidence."""
     canaries = drawn_canaries(toy_task().test, 400, seed=0)
-    bound = record_bound(canaries.included.astype(float), canaries, load_config(None, []))
+    scores = canaries.included.astype(float)
+    bound = bounds_of_records(scores, canaries, load_config(None, []), History())
+    assert bound.leading is Method.ANY
     assert 3.5 < bound.epsilon <= bound.ceiling
+
+
+def test_what_others_hide_is_a_loop_over_pairs():
+    """Mean squared cosines with others and among each other, and what is too short, in clips."""
+    rng = torch.Generator().manual_seed(0)
+    g, others = torch.randn(4, 5, generator=rng), torch.randn(3, 5, generator=rng)
+    others = functional.normalize(others)
+    cosine = functional.cosine_similarity
+    by_others = sum(float(cosine(a, b, dim=0)) ** 2 for a in g for b in others) / 12
+    pairs = [(a, b) for a in range(4) for b in range(4) if a != b]
+    among = sum(float(cosine(g[a], g[b], dim=0)) ** 2 for a, b in pairs) / 12
+    short = sum(max(0.0, MARGIN - float(a.norm()) / 2.0) ** 2 for a in g) / 4
+    assert float(hidden(g, others, 2.0)) == pytest.approx(by_others + among + short, rel=1e-5)
+
+
+def test_crafted_canaries_are_hidden_less_with_the_same_coins_and_labels():
+    """Two groups of them; for tokens, or a model whose gradients fill memory, there are none."""
+    task = toy_task(n=TOGETHER, width=12)
+    canaries = drawn_canaries(task.test, TOGETHER + 6, seed=0)
+    start = {name: value.detach() for name, value in task.model.named_parameters()}
+    made = crafted(canaries, task.test, task.model, task.loss, [start], clip=0.5)
+    assert (made.included == canaries.included).all()
+    assert torch.equal(made.y, canaries.y)
+    gradients = sample_gradients(task.model, task.loss)
+
+    def measured(of):
+        flat = [g.flatten(1) for g in gradients(start, of.x, of.y).values()]
+        public = gradients(start, *(part[:TOGETHER] for part in task.test))
+        others = functional.normalize(torch.cat([g.flatten(1) for g in public.values()], 1))
+        return float(hidden(torch.cat(flat, 1), others, 0.5))
+
+    assert measured(made) < 0.6 * measured(canaries)
+    assert can_craft(task.model, canaries)
+    assert not can_craft(task.model, replace(canaries, x=canaries.x.long()))
+    assert not can_craft(nn.Linear(1000, 1000), canaries)
+
+
+def test_an_audit_of_private_records_crafts_canaries_that_do_not_know_the_noise(
+    tmp_path, monkeypatch
+):
+    """The run with canaries has a seed of its own; noise that is all Gaussian is known."""
+    task = task_of("records")
+    played("records", tmp_path / "run")
+    seeds = []
+
+    def seen(config, task, *progress):
+        seeds.append(config.run.seed)
+        return replayed(config, task, *progress)
+
+    monkeypatch.setattr(audits, "replayed", seen)
+    run = read_run(tmp_path / "run")
+    found = audits._Audits(
+        run,
+        load_trained(tmp_path / "run", task),
+        TINY,
+        0,
+        lambda *_step: None,
+        FolderEvidence.of(run),
+        shipped=False,
+    )._canaries()
+    assert seeds == [0, 1]
+    assert found.noise is Noise.GAUSSIAN
+    assert found.any.canaries == TINY.canaries
+    assert found.scores.fewest < 100  # so scores do not lead
+    assert found.leading is not Method.SCORES

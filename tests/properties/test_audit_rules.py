@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_findings import one_run, records_showing
 
 from securefl import Config
-from securefl.audit.bounds.canary_bounds import CanaryBound, ClientTest, OneRunBound
+from securefl.audit.bounds.canary_bounds import CanaryBound, ClientTest
 from securefl.audit.bounds.verdict import Bounded
 from securefl.audit.encryption.measured import Precision, Security
 from securefl.audit.encryption.opened import EncryptionEvidence, opened_by_name
@@ -58,10 +59,6 @@ def attack(low=0.5, chance=0.5):
 
 
 # Bounds on ε.
-
-
-def one_run(epsilon, ceiling=5.0):
-    return OneRunBound(epsilon, ceiling, 300, 100, 90, 1e-5, 0.95)
 
 
 def clients(shown=1.0, noise=1.0, uneven=False):
@@ -117,12 +114,12 @@ MADE = {
         Compared([attack(0.6, 0.0), attack(0.9, 0.5)], 100, 100, 0.01),
     ],
     "Bounds on ε": [
-        Bounded("record", 1.0, one_run(2.0), None),
+        Bounded("record", 1.0, records_showing(2.0), None),
         Bounded("client", 9.0, None, clients(shown=5.0)),
-        Bounded("none", math.inf, one_run(2.0), None),
+        Bounded("none", math.inf, records_showing(2.0), None),
         Bounded("none", math.inf, None, None),
-        Bounded("record", 9.0, one_run(2.0), None),
-        Bounded("client", 9.0, one_run(2.0), clients()),
+        Bounded("record", 9.0, records_showing(2.0), None),
+        Bounded("client", 9.0, records_showing(2.0), clients()),
     ],
     "Gradient inversion, statistics sealed": [
         hidden(around(9), around(9), around(0)),
@@ -190,7 +187,7 @@ fields = st.builds(
     form=st.sampled_from(["plaintext", "ciphertext"]),
 )
 attacks = st.builds(attack, st.floats(0, 1), st.floats(0, 1))
-bounds = st.builds(one_run, st.floats(0, 10), st.floats(0, 10))
+bounds = st.builds(records_showing, st.floats(0, 10), st.floats(0, 10))
 tests_of_clients = st.builds(clients, st.floats(0, 10), st.floats(0, 2), st.booleans())
 openings = st.builds(
     replace,

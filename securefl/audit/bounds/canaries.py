@@ -42,6 +42,8 @@ from securefl.types import Contribution, Kind, Memory, MessageSpec, NamedTensors
 
 _CHUNK = 64
 """Samples whose gradients are in memory at once."""
+WINDOWS = 25
+"""Stretches of a run that canaries' gradients are compared with."""
 
 
 @final
@@ -89,6 +91,12 @@ def with_room(config: Config, task: Task) -> Config:
     return config.model_copy(update={"samples": config.samples.model_copy(update={"most": most})})
 
 
+def thinned(models: Sequence[NamedTensors]) -> list[NamedTensors]:
+    """Return the first, the last, and so many between that at most `WINDOWS` steps are left."""
+    chosen = np.linspace(0, len(models) - 1, min(WINDOWS + 1, len(models))).round().astype(int)
+    return [models[i] for i in chosen]
+
+
 def alignment(
     model: nn.Module, loss: Loss, models: Sequence[NamedTensors], canaries: Canaries
 ) -> NDArray[np.float64]:
@@ -101,7 +109,7 @@ def alignment(
         canaries: whose scores.
     """
     scores = torch.zeros(len(canaries.y), dtype=torch.float64)
-    gradients = _gradients(model, loss)
+    gradients = sample_gradients(model, loss)
     for before, after in pairwise(models):
         found = gradients(before, canaries.x, canaries.y)
         for name, gradient in found.items():
@@ -110,7 +118,7 @@ def alignment(
     return scores.numpy()
 
 
-def _gradients(
+def sample_gradients(
     model: nn.Module, loss: Loss
 ) -> Callable[[NamedTensors, Tensor, Tensor], NamedTensors]:
     """Return a function for each sample's gradient, with BN at its running statistics."""

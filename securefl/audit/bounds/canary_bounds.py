@@ -12,27 +12,25 @@ then v would be as large as that with a probability of at most
 
     P[W ≥ v] + 2 m δ · max_{1 ≤ i ≤ v} P[v - i ≤ W < v] / i,    W ~ Bin(r, q), q = 1 / (1 + e^-ε)
 
-(Theorem 5.2 there). Every ε for which that is below 1 - confidence is refuted.
+(Theorem 5.2 there). Every ε for which that is below 1 - confidence is refuted. Where δ is large,
+the recursion of `fdp_bound` refutes more, by the same number of right guesses.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq  # type: ignore[import-untyped, unused-ignore]
-from scipy.stats import (  # type: ignore[import-untyped, unused-ignore]
-    binom,  # type: ignore[import-untyped, unused-ignore]
-    norm,
-    t,
-)
+from scipy.stats import binom, t  # type: ignore[import-untyped, unused-ignore]
 
+from securefl.audit.bounds.fdp_bound import refuted_approximate
+from securefl.audit.bounds.gaussian_dp import gaussian_epsilon
 from securefl.audit.statistics import CONFIDENCE, Interval
 from securefl.errors import DataError
-
-MAX_CLIENT_EPSILON = 1000.0
 
 
 @final
@@ -82,25 +80,6 @@ def canary_bound(
     return CanaryBound(mu, gaussian_epsilon(mu, delta), estimate, k, delta, confidence)
 
 
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return ε at δ of the Gaussian mechanism with sensitivity / noise = μ, in closed form.
-
-    δ = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) (Balle & Wang, ICML 2018, Theorem 8).
-    """
-    if mu <= 0:
-        return 0.0
-
-    def excess(epsilon: float) -> float:
-        second = math.exp(epsilon + float(norm.logcdf(-mu / 2 - epsilon / mu)))
-        return float(norm.cdf(mu / 2 - epsilon / mu)) - second - delta
-
-    if excess(0.0) <= 0:
-        return 0.0
-    if excess(MAX_CLIENT_EPSILON) > 0:
-        return MAX_CLIENT_EPSILON
-    return float(brentq(excess, 0.0, MAX_CLIENT_EPSILON, xtol=1e-9))
-
-
 MAX_RECORD_EPSILON = 100.0
 """Largest ε that is tried: beyond, e^ε is so large that no number of canaries tells of it."""
 
@@ -144,6 +123,7 @@ def probability_of(epsilon: float, canaries: int, guesses: int, right: int, delt
     return found
 
 
+@lru_cache(maxsize=1024)
 def refuted_epsilon(
     canaries: int, guesses: int, right: int, delta: float, confidence: float = CONFIDENCE
 ) -> float:
@@ -168,12 +148,30 @@ def refuted_epsilon(
     return float(brentq(excess, 0.0, MAX_RECORD_EPSILON, xtol=1e-9))
 
 
+def refuted_by_either(
+    canaries: int, guesses: int, right: int, delta: float, confidence: float
+) -> float:
+    """Return the largest ε that so many right guesses refute by either of two theorems.
+
+    Both bound the probability of as many right guesses, or more: no correction is needed.
+    """
+    return max(
+        refuted_epsilon(canaries, guesses, right, delta, confidence),
+        refuted_approximate(canaries, guesses, right, delta, confidence),
+    )
+
+
+Refuted = Callable[[int, int, int, float, float], float]
+"""Largest ε that is refuted, of canaries, guesses, right ones, δ and a confidence."""
+
+
 def one_run_bound(
     scores: ArrayLike,
     included: ArrayLike,
     delta: float,
     confidence: float = CONFIDENCE,
     guesses: Sequence[int] | None = None,
+    refuted: Refuted = refuted_by_either,
 ) -> OneRunBound:
     """Return the bound that an attack's scores show, corrected for the choice among guesses.
 
@@ -188,6 +186,7 @@ def one_run_bound(
         confidence: with which the bound holds.
         guesses: the numbers r to try, fixed beforehand; a tenth, a quarter, a half and all of m
             where None.
+        refuted: theorem that makes a bound of right guesses.
 
     Raises:
         DataError: fewer than two canaries, scores that are not finite, shapes that differ.
@@ -205,9 +204,9 @@ def one_run_bound(
     each = 1 - (1 - confidence) / len(tried)
     order_m = np.argsort(score_m, kind="stable")
     found = [(r, _right(in_m[order_m], r)) for r in tried]
-    bounds = [refuted_epsilon(m, r, v, delta, each) for r, v in found]
+    bounds = [refuted(m, r, v, delta, each) for r, v in found]
     best = int(np.argmax(bounds))
-    ceiling = max(refuted_epsilon(m, r, r, delta, each) for r in tried)
+    ceiling = max(refuted(m, r, r, delta, each) for r in tried)
     return OneRunBound(bounds[best], ceiling, m, *found[best], delta, confidence)
 
 

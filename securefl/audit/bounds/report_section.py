@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike
 from securefl.audit.bounds.canaries import Canaries, CanaryRound, canary_round
 from securefl.audit.bounds.canary_bounds import (
     ClientTest,
-    OneRunBound,
     canary_bound,
     one_run_bound,
 )
+from securefl.audit.bounds.record_bounds import Method, Noise, RecordBounds, record_bounds
 from securefl.audit.bounds.verdict import RULES, Bounded
 from securefl.audit.findings import FindingsTable, Number, Section
 from securefl.audit.rules import decided
@@ -52,15 +52,27 @@ def _noise_round(config: Config, n_clients: int, seed: int) -> CanaryRound:
     return canary_round(config, np.ones(n_clients, bool), dimensions, seed)
 
 
-def record_bound(scores: ArrayLike, canaries: Canaries, config: Config) -> OneRunBound:
-    """Return the bound from a run with canary records."""
-    return one_run_bound(scores, canaries.included, config.privacy.delta, 1 - ALARM)
+def bounds_of_records(
+    scores: ArrayLike, canaries: Canaries, config: Config, history: History
+) -> RecordBounds:
+    """Return the bounds from a run with canary records.
+
+    Args:
+        scores: of each canary, shape (m,); higher for "was in".
+        canaries: which of them were in.
+        config: the run's settings.
+        history: what it has spent: all of it by Gaussian noise, unless a stage had none.
+    """
+    table = config.privacy
+    gaussian = table.private and not history.stages_without_privacy(Level(table.level))
+    noise = Noise.GAUSSIAN if gaussian else Noise.UNKNOWN
+    return record_bounds(scores, canaries.included, table.delta, noise, 1 - ALARM)
 
 
 def epsilon_section(
     config: Config,
     history: History,
-    records: OneRunBound | None,
+    records: RecordBounds | None,
     clients: ClientTest | None,
     seed: int,
 ) -> Section:
@@ -81,7 +93,7 @@ def epsilon_section(
         verdict,
         words,
         tuple(_numbers(config, history, claimed, records, clients, seed)),
-        (_side_by_side(claimed, records, clients),),
+        (_side_by_side(claimed, records, clients), *_records_table(records)),
         notes=tuple(_notes(config, records, clients)),
     )
 
@@ -98,7 +110,7 @@ def _numbers(
     config: Config,
     history: History,
     claimed: float,
-    records: OneRunBound | None,
+    records: RecordBounds | None,
     clients: ClientTest | None,
     seed: int,
 ) -> Iterator[Number]:
@@ -108,15 +120,38 @@ def _numbers(
         by_rdp = history.epsilon(Level(config.privacy.level), delta, Accountant.RDP)
         yield Number("ε at most, by RDP", by_rdp, f"accountant, RDP at δ = {delta:g}")
     if records:
-        how = (
-            f"one-run auditing (Steinke et al., 2023): {records.right} of {records.guesses} "
-            f"guesses right, of {records.canaries} canary records; δ = {delta:g}, "
-            f"{records.confidence:.3g} confidence, corrected for the choice of threshold"
-        )
-        yield Number("ε at least, records", records.epsilon, how, seed)
-        yield Number("ε that so many canary records can show", records.ceiling, how, seed)
+        yield from _of_records(records, delta, seed)
     if clients:
         yield from _of_clients(clients, seed)
+
+
+def _of_records(found: RecordBounds, delta: float, seed: int) -> Iterator[Number]:
+    about = f"{found.any.canaries} canary records, δ = {delta:g}"
+    how = (
+        f"{about}: {found.leading}, the tightest of the bounds that hold here; "
+        f"{1 - ALARM:.3g} confidence, corrected for the choice among them"
+    )
+    yield Number("ε at least, records", found.epsilon, how, seed)
+    yield Number("ε that so many canary records can show", found.ceiling, how, seed)
+    for method in Method:
+        words = f"{_by(found, method)}; {about}, {found.scores.confidence:.4g} confidence"
+        yield Number(f"ε at least, {method}", found.epsilon_of(method), words, seed)
+
+
+def _by(found: RecordBounds, method: Method) -> str:
+    """Return in words how a bound is made of the scores."""
+    guesses = f"{found.any.right} of {found.any.guesses} guesses right"
+    match method:
+        case Method.ANY:
+            return f"one-run auditing (Steinke et al., 2023; Mahloujifar et al., 2025), {guesses}"
+        case Method.CURVE:
+            right = f"{found.curve.right} of {found.curve.guesses} guesses right"
+            return f"f-DP in one run (Mahloujifar et al., 2025), {right}"
+        case Method.SCORES:
+            return (
+                "noncentral t (our reading of Agrawal et al., 2026), μ at least "
+                f"{found.scores.mu:.3g}, Shapiro and Wilk's p {found.scores.p_gaussian:.2g}"
+            )
 
 
 def _of_clients(found: ClientTest, seed: int) -> Iterator[Number]:
@@ -140,11 +175,12 @@ def _of_clients(found: ClientTest, seed: int) -> Iterator[Number]:
 
 
 def _side_by_side(
-    claimed: float, records: OneRunBound | None, clients: ClientTest | None
+    claimed: float, records: RecordBounds | None, clients: ClientTest | None
 ) -> FindingsTable:
     rows = []
     if records:
-        least, ceiling = f"{records.epsilon:.3f}", f"{records.ceiling:.3f}"
+        least = f"{records.epsilon:.3f}"
+        ceiling = "none" if math.isinf(records.ceiling) else f"{records.ceiling:.3f}"
         rows.append(("the run, canary records", least, _said(claimed), ceiling))
     if clients:
         most = _said(clients.claimed)
@@ -158,21 +194,55 @@ def _side_by_side(
     )
 
 
+def _records_table(found: RecordBounds | None) -> Iterator[FindingsTable]:
+    if found is None:
+        return
+    rows = []
+    for method in Method:
+        leads = "leads" if method is found.leading else "holds, too"
+        least, ceiling = found.epsilon_of(method), found.ceiling_of(method)
+        role = leads if found.may_lead(method) else "may not lead"
+        rows.append(
+            (str(method), f"{least:.3f}", "none" if math.isinf(ceiling) else f"{ceiling:.3f}", role)
+        )
+    yield FindingsTable(
+        "ε of canary records by three bounds", ("By", "At least", "Ceiling", "Here"), rows
+    )
+
+
 def _said(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:.3f}"
 
 
+def _assumed(found: RecordBounds) -> str:
+    if found.noise is Noise.UNKNOWN:
+        return (
+            "Nothing is known of this run's noise, so the bound that assumes nothing leads; the "
+            "others are of a run with Gaussian noise."
+        )
+    if found.scores.gaussian:
+        return (
+            "The bound by scores takes them for Gaussian, as the noise is by the settings. Shapiro "
+            "and Wilk's test, at a level of 5 %, found nothing against it."
+        )
+    return (
+        "The bound by scores takes them for Gaussian. They are not, or are too few to tell, so it "
+        "does not lead."
+    )
+
+
 def _notes(
-    config: Config, records: OneRunBound | None, clients: ClientTest | None
+    config: Config, records: RecordBounds | None, clients: ClientTest | None
 ) -> Iterator[str]:
     if records:
         yield (
             "Canary records are put into a second run of the same settings, not into the audited "
             "one: its model has never seen them."
         )
+        yield _assumed(records)
         yield (
             "A lower bound far below the upper one does not say that less is leaked: a stronger "
-            "attack may exist, and no attack of this size shows more than the ceiling."
+            "attack may exist, and guesses of so many canaries show no more than their ceiling."
         )
     if clients:
         yield "How one release composes over rounds is the accountant's; one release was attacked."

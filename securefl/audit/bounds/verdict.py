@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import cast, final
 
-from securefl.audit.bounds.canary_bounds import ClientTest, OneRunBound
+from securefl.audit.bounds.canary_bounds import ClientTest
+from securefl.audit.bounds.record_bounds import RecordBounds
 from securefl.audit.rules import Rule, Verdict, always
 from securefl.privacy.events import Level
 from securefl.privacy.wording import WHAT
@@ -39,7 +40,7 @@ class Bounded:
     """Value of privacy.level."""
     claimed: float
     """Largest ε by the accountant; infinite where nothing is promised."""
-    records: OneRunBound | None
+    records: RecordBounds | None
     clients: ClientTest | None
 
     @property
@@ -60,9 +61,13 @@ class Bounded:
 
 
 def _wrong_noise(clients: ClientTest) -> str:
+    # Noise of another size in all fails the test of each tensor, too: only one that is right as a
+    # whole is known to be uneven.
+    as_promised = clients.noise.low <= clients.promised <= clients.noise.high
+    unevenly = ", unevenly" if clients.uneven and as_promised else ""
     return (
         f"The claim is refuted: a round's noise measures {clients.noise.value:.3g} clip norms "
-        f"where {clients.promised:.3g} are promised{', unevenly' if clients.uneven else ''}, "
+        f"where {clients.promised:.3g} are promised{unevenly}, "
         f"and canary clients show an ε of at least {clients.shown:.3g} where the round is said to "
         f"spend {clients.claimed:.3g}."
     )

@@ -1,0 +1,234 @@
+"""Coverage of the audit's bounds on ε, of mechanisms whose ε is known, and of DP-SGD on digits.
+
+python docs/bound_coverage.py docs/results/bounds.md
+
+writes both tables into the page, between its two comments: a quarter of an hour on two busy cores.
+Of a known mechanism 300 canaries have a score each, which is what the mechanism tells of the
+canary's coin. A bound covers where it is not above the mechanism's ε at δ; one above it is a false
+alarm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from audit_table import markdown, written
+from numpy.typing import NDArray
+
+from securefl.audit.bounds.canaries import (
+    Canaries,
+    alignment,
+    drawn_canaries,
+    thinned,
+    with_canaries,
+    with_room,
+)
+from securefl.audit.bounds.canary_bounds import one_run_bound, refuted_epsilon
+from securefl.audit.bounds.crafted import crafted, with_other_noise
+from securefl.audit.bounds.gaussian_dp import gaussian_epsilon
+from securefl.audit.bounds.record_bounds import Method, Noise, record_bounds
+from securefl.audit.replay import replayed
+from securefl.privacy.accountants import epsilon
+from securefl.privacy.events import SampledGaussian
+from securefl.settings.load import load_config
+from securefl.settings.tables import Config
+from securefl.task import Task, configured_task
+from securefl.types import NamedTensors
+
+BEGIN = "<!-- by docs/bound_coverage.py -->\n"
+DELTA, CANARIES, REPETITIONS, SEEDS = 1e-5, 300, 2000, 4
+STEINKE = "guesses, Steinke et al."
+"""Name of the bound that led before: one theorem on guesses, at the whole 95 %."""
+LEADING = "the leading one"
+
+Coins = NDArray[np.bool_]
+Scores = NDArray[np.float64]
+Tell = Callable[[np.random.Generator, Coins], Scores]
+"""Scores that a mechanism makes of canaries' coins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """Mechanism whose ε is known."""
+
+    name: str
+    epsilon: float
+    noise: Noise
+    tell: Tell
+
+
+def _gaussian(mu: float) -> Mechanism:
+    def tell(rng: np.random.Generator, coins: Coins) -> Scores:
+        return rng.normal(size=len(coins)) + mu * coins
+
+    return Mechanism(f"Gaussian, μ = {mu:g}", gaussian_epsilon(mu, DELTA), Noise.GAUSSIAN, tell)
+
+
+def _response(epsilon: float) -> Mechanism:
+    right = 1 / (1 + math.exp(-epsilon))
+
+    def tell(rng: np.random.Generator, coins: Coins) -> Scores:
+        told = np.where(rng.random(len(coins)) < right, coins, ~coins)
+        return told + 1e-3 * rng.normal(size=len(coins))  # so that no two scores are equal
+
+    exact = math.log((right - DELTA) / (1 - right))  # δ = right - e^ε (1 - right)
+    return Mechanism("randomised response", exact, Noise.UNKNOWN, tell)
+
+
+def _laplace(epsilon: float) -> Mechanism:
+    def tell(rng: np.random.Generator, coins: Coins) -> Scores:
+        return rng.laplace(scale=1 / epsilon, size=len(coins)) + coins
+
+    exact = epsilon + 2 * math.log(1 - DELTA)  # δ = 1 - e^((ε - Δ/b) / 2), Balle & Wang 2018
+    return Mechanism("Laplace", exact, Noise.UNKNOWN, tell)
+
+
+MECHANISMS = (*map(_gaussian, (0.0, 0.5, 1.0, 2.0)), _response(1.0), _laplace(1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Bounds of one repetition, by name."""
+
+    epsilons: dict[str, float]
+    gaussian: bool
+    """True where the test takes the scores for Gaussian."""
+    leads: str
+
+
+def found(scores: Scores, coins: Coins, noise: Noise) -> Found:
+    """Return all bounds of these scores."""
+    bounds = record_bounds(scores, coins, DELTA, noise)
+    by = {STEINKE: one_run_bound(scores, coins, DELTA, refuted=refuted_epsilon).epsilon}
+    by |= {str(method): bounds.epsilon_of(method) for method in Method}
+    return Found(by | {LEADING: bounds.epsilon}, bounds.scores.gaussian, str(bounds.leading))
+
+
+def repeated(
+    mechanism: Mechanism, times: int, canaries: int = CANARIES, seed: int = 0
+) -> list[Found]:
+    """Return what so many repetitions find, each with coins and noise of its own."""
+    rng = np.random.default_rng(seed)
+    every = []
+    for _ in range(times):
+        coins = rng.random(canaries) < 0.5
+        every.append(found(mechanism.tell(rng, coins), coins, mechanism.noise))
+    return every
+
+
+def coverage(every: Sequence[Found], name: str, epsilon: float) -> float:
+    """Return the share of repetitions in which the bound is not above ε."""
+    return float(np.mean([each.epsilons[name] <= epsilon for each in every]))
+
+
+def valid(name: str, noise: Noise) -> bool:
+    """Return whether the bound holds for such a mechanism, by what it assumes."""
+    return noise is Noise.GAUSSIAN or name in {STEINKE, str(Method.ANY), LEADING}
+
+
+NAMES = (STEINKE, *map(str, Method), LEADING)
+
+
+def known(times: int = REPETITIONS) -> str:
+    """Return a table of mechanisms: of each bound its mean, and its coverage."""
+    lines = []
+    for seed, mechanism in enumerate(MECHANISMS):
+        every = repeated(mechanism, times, seed=seed)
+        cells = []
+        for name in NAMES:
+            mean = np.mean([each.epsilons[name] for each in every])
+            cell = f"{mean:.2f}, {coverage(every, name, mechanism.epsilon):.1%}"
+            cells.append(cell if valid(name, mechanism.noise) else f"[{cell}]")
+        test = f"{np.mean([each.gaussian for each in every]):.1%}"
+        lines.append([mechanism.name, f"{mechanism.epsilon:.2f}", *cells, test])
+    return markdown(["mechanism", "ε", *NAMES, "scores pass for Gaussian"], lines)
+
+
+SIGMAS, RECORDS = (13.341, 5.068, 2.4, 1.0), 280
+
+
+def private(sigma: float, seed: int) -> Config:
+    """Return the settings of DP-SGD on digits with GN, sixty steps of about 128 records."""
+    return load_config(
+        None,
+        [
+            *("algorithm.name=fedavg", "model.norm=group", "exchange.encrypt=none"),
+            *("algorithm.weights=uniform", "algorithm.local_steps=1", "run.rounds=60"),
+            *("train.batch_size=128", "train.lr=0.5", "privacy.level=record"),
+            *(f"privacy.records={RECORDS}", "privacy.clip=2.0", "privacy.noise=seeded"),
+            *(f"privacy.delta={DELTA}", f"privacy.sigma={sigma}", f"run.seed={seed}"),
+        ],
+    )
+
+
+def of_run(config: Config, canaries: int = CANARIES) -> tuple[Found, Found]:
+    """Train with drawn canary records, and with crafted ones; return the bounds of both."""
+    task = configured_task(config)
+    drawn = drawn_canaries(task.test, canaries, config.run.seed)
+    before = _replayed(config, task)
+    made = crafted(drawn, task.test, task.model, task.loss, before, config.privacy.clip)
+    again = with_other_noise(config)
+    return _planted(again, task, drawn), _planted(again, task, made)
+
+
+def _planted(config: Config, task: Task, canaries: Canaries) -> Found:
+    planted = with_canaries(task, canaries)
+    models = thinned(_replayed(with_room(config, planted), planted))
+    scores = alignment(task.model, task.loss, models, canaries)
+    return found(scores, canaries.included, Noise.GAUSSIAN)
+
+
+def _replayed(config: Config, task: Task) -> Sequence[NamedTensors]:
+    return replayed(config, task, lambda _done, _all: None).models
+
+
+def claimed(config: Config) -> float:
+    """Return the ε that the accountant says of such a run."""
+    table = config.privacy
+    rate = config.train.batch_size / RECORDS
+    return epsilon([SampledGaussian(table.sigma, rate, config.run.rounds)], table.delta)
+
+
+def runs(seeds: int = SEEDS) -> str:
+    """Return a table of DP-SGD runs, two rows a σ, and how often the leading bound is as tight."""
+    lines, least = [], []
+    for sigma in SIGMAS:
+        most = claimed(private(sigma, 0))
+        pairs = [of_run(private(sigma, seed)) for seed in range(seeds)]
+        for kind, every in zip(("drawn", "crafted"), zip(*pairs, strict=True), strict=True):
+            means = [f"{np.mean([each.epsilons[name] for each in every]):.2f}" for name in NAMES]
+            these = [(each.epsilons[LEADING], each.epsilons[STEINKE]) for each in every]
+            tighter = sum(now > before for now, before in these)
+            as_tight = sum(now >= before for now, before in these)
+            alarms = sum(now > most for now, _ in these)
+            counts = [str(as_tight), str(tighter), str(alarms)]
+            lines.append([f"{sigma:g}, {most:.2f}, {kind}", *means, *counts])
+            least += these
+    columns = ["σ, ε at most, canaries", *NAMES, "as tight", "tighter", "false alarms"]
+    as_tight = sum(now >= before for now, before in least)
+    rows = markdown(columns, lines)
+    return f"{rows}\nAs tight as the bound before: in {as_tight} of {len(least)} runs.\n"
+
+
+def _content() -> Iterator[str]:
+    yield known()
+    yield "\n"
+    yield runs()
+
+
+def main() -> None:
+    """Write both tables into a page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path, help="a Markdown file with the two comments")
+    page = parser.parse_args().page
+    content = "".join(_content())
+    page.write_text(written(page.read_text(), content, BEGIN))
+
+
+if __name__ == "__main__":
+    main()
