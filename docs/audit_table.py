@@ -169,7 +169,7 @@ def _membership() -> Iterator[Row]:
 
 def _best(audit: Audit, begin: str, who: str, form: str) -> str:
     """Return the best of the attacks that are open to somebody, with its name."""
-    known = {name for name, observer, *_ in audit.rows("membership", "Attacks") if observer == who}
+    known = {name for name, *_, observer in audit.rows("membership", "Attacks") if observer == who}
     found = audit.numbers("membership", begin)
     return _largest({name: n for name, n in found.items() if name in known}, form)
 
@@ -194,7 +194,7 @@ def _inversion(audit: Audit) -> Iterator[Row]:
 def _reader(audit: Audit, field: str, shows: Shows = Shows.ONE_CLIENT) -> str:
     """Return whether the server got this."""
     rows = audit.rows("exposure", "What the server received")
-    got = any(row[0] == field and row[-1] == shows and row[2] == "plaintext" for row in rows)
+    got = any(row[0] == field and row[1] == shows and row[2] == "plaintext" for row in rows)
     return SERVER if got else "nobody"
 
 
@@ -247,8 +247,8 @@ def _opened(audit: Audit) -> str:
     rows = audit.rows("encryption", "Decrypted")
     if not rows:
         return "none"
-    times = sum(int(row[2].replace(",", "")) for row in rows)
-    return f"{times:,}, {rows[0][1]}, {min(int(row[4]) for row in rows)}"
+    times = sum(int(row[3].replace(",", "")) for row in rows)
+    return f"{times:,}, {rows[0][-1]}, {min(int(row[1]) for row in rows)}"
 
 
 def main() -> None:

@@ -290,11 +290,11 @@ def test_profiles_have_a_row_of_their_own_and_scores_no_wear(ledger, sums):
     assert "4,995 scores of profiles, each of one client" in found.words
     assert "Decrypted by the 2 of 3 officers" in found.words
     decrypted, keys, parameters = found.tables
-    assert all(row[1] == "2 of 3 officers" for row in decrypted.rows)
+    assert all(row[-1] == "2 of 3 officers" for row in decrypted.rows)
     assert keys.rows[-1][1] == "a score of a session, round and client, once"
     assert not keys.alarming
     assert [row[0] for row in parameters.rows] == ["sums"] * sums + ["profiles"]
-    assert parameters.rows[-1][1:5] == ("4096", "92", "109 / 75 / 58", "128 bits")
+    assert parameters.rows[-1][1:5] == ("128 bits", "4096", "92", "109 / 75 / 58")
     assert parameters.rows[-1][-2] == "one score"
     numbers = numbers_of(found)
     assert numbers["security, profiles"] == 128
@@ -357,7 +357,7 @@ def test_the_section_reads_real_runs(tmp_path, how):
     section = encryption_section(found, 0)
     assert section.verdict is Verdict.HOLDS
     whom = {"officers": "2 of 3 officers"}.get(how, "authority")
-    assert all(row[1] == whom for row in section.tables[0].rows)
+    assert all(row[-1] == whom for row in section.tables[0].rows)
     assert numbers_of(section)["decrypted"] == len(openings)
     assert ("scores of profiles" in section.words) == (how == "profiles")
     sealed = [row for row in record.ledger if row.form == "ciphertext"]

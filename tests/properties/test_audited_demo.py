@@ -28,15 +28,15 @@ def audit(form="ciphertext"):
     """Of a run in which the server read updates of this form."""
     update = [
         "update/parameters",
-        "parameters",
+        "one client's own values",
         form,
+        "parameters",
         "5 parties",
         "",
         "",
         "",
-        "one client's own values",
     ]
-    total = ["*/mean", "statistics", "plaintext", "authority", "", "", "", "totals over clients"]
+    total = ["*/mean", "totals over clients", "plaintext", "statistics", "authority", "", "", ""]
     image = "the trained model, mini-batches of 1"
     return Audit({
         "exposure": section(
@@ -62,7 +62,7 @@ def audit(form="ciphertext"):
         "tracing": section(numbers=[number("AUC, difference of two sums", 0.9, 0.8, 1.0)]),
         "epsilon": section(numbers=[number("ε at most", "inf"), number("ε at least, records", 1)]),
         "encryption": section(
-            "holds", Decrypted=[["*/mean", "authority", "1,000", "30,000", "5", "–"]]
+            "holds", Decrypted=[["*/mean", "5", "–", "1,000", "30,000", "authority"]]
         ),
     })  # fmt: skip
 

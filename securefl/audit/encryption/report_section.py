@@ -160,15 +160,15 @@ def _decrypted(opened: Sequence[Opened], opener: str) -> FindingsTable:
     rows = [
         (
             row.what,
-            opener,
-            f"{row.times:,}",
-            f"{row.n_values:,}",
             "1 each" if row.of_single_clients else str(row.fewest),
             f"{row.refused:,}" if row.refused else "–",
+            f"{row.times:,}",
+            f"{row.n_values:,}",
+            opener,
         )
         for row in opened
     ]
-    columns = ("what", "by whom", "times", "values", "fewest clients", "refused")
+    columns = ("what", "fewest clients", "refused", "times", "values", "by whom")
     alarming = frozenset(i for i, row in enumerate(opened) if row.refused)
     return FindingsTable("Decrypted", columns, rows, alarming)
 
@@ -195,10 +195,10 @@ def _parameters(measured: Sequence[ParameterSet]) -> FindingsTable:
     rows = [_row(part) for part in measured]
     columns = (
         "parameters",
+        "security",
         "N",
         "log₂ q",
         "table's row: 128 / 192 / 256",
-        "security",
         "encryption errs by",
         "a key opens",
         "right when released",
@@ -211,10 +211,10 @@ def _row(part: ParameterSet) -> tuple[str, ...]:
     security, precision = part.security, part.precision
     return (
         security.what,
+        f"{security.bits} bits",
         str(security.poly_degree),
         str(security.modulus_bits),
         " / ".join(map(str, security.limits)),
-        f"{security.bits} bits",
         f"{precision.due:.1e}",
         part.opens,
         f"{precision_bits(precision.released)} bits",

@@ -104,10 +104,10 @@ def _numbers(
 
 def _leak_tables(leaks: Sequence[Leak]) -> Iterator[FindingsTable]:
     if leaks:
-        shown = [(str(x.round), x.what, x.who, x.why) for x in leaks[:_MOST_LEAKS]]
+        shown = [(x.what, x.why, str(x.round), x.who) for x in leaks[:_MOST_LEAKS]]
         title = f"Not as promised ({len(leaks)})"
         yield FindingsTable(
-            title, ("Round", "Field", "Who", "Why"), shown, frozenset(range(len(shown)))
+            title, ("Field", "Why", "Round", "Who"), shown, frozenset(range(len(shown)))
         )
 
 
@@ -126,13 +126,13 @@ def _table(named: tuple[str, PartyView]) -> FindingsTable:
     rows = [
         (
             field.name,
-            str(field.kind),
+            str(field.shows),
             field.form,
+            str(field.kind),
             _from(field),
             f"{field.times:,}",
             f"{field.n_values:,}",
             f"{field.bytes:,}",
-            str(field.shows),
         )
         for field in view.fields
     ]
@@ -140,7 +140,7 @@ def _table(named: tuple[str, PartyView]) -> FindingsTable:
         i for i, field in enumerate(view.fields) if field.shows is Shows.ONE_CLIENT
     )
     title = f"What {_named(party)} received ({view.bytes:,} bytes)"
-    columns = ("Field", "Kind", "Form", "From", "Times", "Values", "Bytes", "Shows")
+    columns = ("Field", "Shows", "Form", "Kind", "From", "Times", "Values", "Bytes")
     return FindingsTable(title, columns, rows, alarming)
 
 

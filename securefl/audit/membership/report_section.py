@@ -127,15 +127,15 @@ def _table(found: Sequence[MeasuredAttack], alarmed: Sequence[MeasuredAttack]) -
     rows = [
         (
             each.name,
-            each.observer,
             _shown(each.area, ".3f"),
             _shown(each.rate, ".1%") if each.rate else "too few records",
+            each.observer,
         )
         for each in found
     ]
     return FindingsTable(
         "Attacks, with 95 % intervals; in red those that beat chance",
-        ("attack", "open to", "AUC (0.5 is chance)", "TPR at 1 % FPR (1 % is chance)"),
+        ("attack", "AUC (0.5 is chance)", "TPR at 1 % FPR (1 % is chance)", "open to"),
         rows,
         frozenset(i for i, each in enumerate(found) if each in alarmed),
     )
