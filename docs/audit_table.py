@@ -214,7 +214,9 @@ def _rebuilt(title: str) -> Iterator[Row]:
 
 def _adaptive(audit: Audit, begin: str) -> str:
     found = audit.numbers("inversion", begin)
-    return _largest({k: n for k, n in found.items() if k not in {"exact", "baseline"}}, ".1f")
+    return _largest(
+        {k: n for k, n in found.items() if k not in {"exact", "baseline", "no information"}}, ".1f"
+    )
 
 
 def _tracing() -> Iterator[Row]:

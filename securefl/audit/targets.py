@@ -94,26 +94,24 @@ def hidden_from_server(ledger: Sequence[Entry]) -> Hidden:
 
 
 def inversion_target(config: Config, name: str, model: nn.Module, task: Task) -> Target:
-    """Return the target of gradient inversion: the client with most images, under this model.
+    """Return the target of gradient inversion: the client with most samples, under this model.
 
     Raises:
         DataError: what it has cannot be attacked.
     """
     clients = [whole(data, "a client") for data in task.clients]
-    if clients[0][1].is_floating_point():
-        raise DataError("this attack is on the gradients of labels, and the data have none")
     attacked = max(range(len(clients)), key=lambda i: len(clients[i][1]))
     others = [client for i, client in enumerate(clients) if i != attacked]
     about = name, model, clients[attacked], whole(task.test, "the test data")
-    size = config.train.batch_size
+    size, loss = config.train.batch_size, task.loss
     match config.algorithm.normalises:
         case Normalises.BY_POOLED if others:
-            return Target(*about, NormalisedBatch.POOLED, others=_first(others, size))
+            return Target(*about, NormalisedBatch.POOLED, others=_first(others, size), loss=loss)
         case Normalises.BY_POOLED_CONSTANTS if others:
-            given, _ = pooled(model, *(_first([client], size) for client in clients))
-            return Target(*about, NormalisedBatch.GIVEN, given=given)
+            given, _ = pooled(model, loss, *(_first([client], size) for client in clients))
+            return Target(*about, NormalisedBatch.GIVEN, given=given, loss=loss)
         case Normalises.BY_CONSTANTS:
-            return Target(*about, NormalisedBatch.GIVEN)
+            return Target(*about, NormalisedBatch.GIVEN, loss=loss)
         case Normalises.BY_MIXTURE:
             raise DataError(
                 "each client mixes the statistics of its batch and the global ones by factors of "
@@ -121,7 +119,7 @@ def inversion_target(config: Config, name: str, model: nn.Module, task: Task) ->
                 "inversion was not tried"
             )
         case _:
-            return Target(*about, NormalisedBatch.BATCH)
+            return Target(*about, NormalisedBatch.BATCH, loss=loss)
 
 
 def sent_statistics(config: Config, ledger: Sequence[Entry], task: Task) -> SentStatistics:

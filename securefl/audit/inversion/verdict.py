@@ -9,24 +9,30 @@ ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
 """Verdicts from the best to the worst, of those that a section unites."""
 
 
-_COSTS = "Hiding the statistics costs attackers something, and images are"
-_STILL = f"{_COSTS} still rebuilt, or may be, better than a guess from the label"
+def _costs(found: HiddenStatistics, rest: str) -> str:
+    return f"Hiding the statistics costs attackers something, and {found.noun} are {rest}"
+
+
+def _still(found: HiddenStatistics) -> str:
+    return _costs(found, "still rebuilt, or may be, better than a guess from the label")
+
+
 STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
     Rule(
         Verdict.LEAKS,
         lambda found: found.adaptive_gain.low > 0 and not found.protects,
-        "who lacks the statistics rebuilds images for certain better than a guess from the label, "
+        "who lacks the statistics rebuilds samples for certain better than a guess from the label, "
         "and lacking them costs nothing for certain",
-        lambda _: (
+        lambda found: (
             "Sealing the statistics is no protection: who reads a client's gradient rebuilds its "
-            "images without them as well, so seal the model too, or add noise"
+            f"{found.noun} without them as well, so seal the model too, or add noise"
         ),
     ),
     Rule(
         Verdict.WEAK,
         lambda found: found.adaptive_gain.low > 0,
         "the same, but lacking them costs every attacker something for certain",
-        lambda _: _STILL,
+        _still,
     ),
     Rule(
         Verdict.OPEN,
@@ -41,19 +47,19 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
         Verdict.OPEN,
         lambda found: found.exact_gain.low <= 0,
         "not even who has them does better for certain than the guess",
-        lambda _: f"{_COSTS} not rebuilt for certain even with them",
+        lambda found: _costs(found, "not rebuilt for certain even with them"),
     ),
     Rule(
         Verdict.WEAK,
         lambda found: found.adaptive_gain.value > 0,
         "who lacks them does better than the guess, though not for certain",
-        lambda _: _STILL,
+        _still,
     ),
     Rule(
         Verdict.HOLDS,
         always,
         "who lacks them does no better than the guess",
-        lambda _: f"{_COSTS} not rebuilt better than a guess from the label",
+        lambda found: _costs(found, "not rebuilt better than a guess from the label"),
     ),
 )
 """Rules of a run that seals the statistics alone."""
@@ -68,7 +74,7 @@ NOTHING_SEALED: tuple[Rule[HiddenStatistics], ...] = (
     Rule(
         Verdict.LEAKS,
         lambda found: found.rebuilt,
-        "somebody rebuilds images for certain better than a guess from the label",
+        "somebody rebuilds samples for certain better than a guess from the label",
         if_sealed,
     ),
     Rule(Verdict.OPEN, always, "nobody does", if_sealed),
