@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import Loss
 from securefl.audit.inversion.hidden_statistics import Hidden
+from securefl.audit.inversion.opened_total import OpenedRound, RoundShape
 from securefl.audit.inversion.target import NormalisedBatch, Target, pooled
 from securefl.audit.membership.attackers import SeenModels
 from securefl.audit.membership.candidates import Candidates, Phi, confidences
@@ -120,6 +121,18 @@ def inversion_target(config: Config, name: str, model: nn.Module, task: Task) ->
             )
         case _:
             return Target(*about, NormalisedBatch.BATCH, loss=loss)
+
+
+def opened_round(config: Config, target: Target, task: Task) -> OpenedRound:
+    """Return what makes the sums that a round of this run opens, at the target's model."""
+    clients = [whole(data, "a client") for data in task.clients]
+    table, batch = config.algorithm, config.train.batch_size
+    steps = table.local_steps
+    if table.local_epochs is not None:
+        longest = max(len(y) // min(batch, len(y)) for _, y in clients)
+        steps = table.local_epochs * longest
+    shape = RoundShape(config.selection.n_selected(len(clients)), steps, batch)
+    return OpenedRound(target, clients, shape, config.train.lr)
 
 
 def sent_statistics(config: Config, ledger: Sequence[Entry], task: Task) -> SentStatistics:

@@ -9,7 +9,7 @@ Axes: N mini-batches, R restarts, P = N R problems, B batch, D features, K class
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -60,9 +60,9 @@ class Prior:
         cov_DD = (1 - SHRINKAGE) * cov_DD + level * torch.eye(d, dtype=torch.float64)
         return cls(guess, torch.linalg.inv(cov_DD).to(x.dtype), ranges)
 
-    def distance(self, x_BD: Tensor, guess_BD: Tensor) -> Tensor:
-        """Return the squared Mahalanobis distance of samples from what is guessed, shape (B,)."""
-        off_BD = (x_BD - guess_BD) / self.ranges.unit_D
+    def distance(self, x_BD: Tensor) -> Tensor:
+        """Return the squared Mahalanobis distance of samples from the mean of all, shape (B,)."""
+        off_BD = (x_BD - self.guess.mean_D) / self.ranges.unit_D
         return ((off_BD @ self.precision_DD) * off_BD).sum(1)
 
 
@@ -83,6 +83,9 @@ class SeenGradient:
     loss: Loss = functional.cross_entropy
     totals: Statistics = field(default_factory=dict)
     """Totals of FedTAN, each of shape (N, C): the server has them from all clients' gradients."""
+    groups: Sequence[slice] = ()
+    """Samples that are normalised together, where they are not all: of a sum of updates, whose
+    groups weigh as many as they have."""
 
     def __post_init__(self) -> None:
         if not batch_norm_layers(self.model):
@@ -237,8 +240,7 @@ class _Problem:
             for name, belief in beliefs.items()
         }
         assumed = Assumed(given, totals)
-        model, loss = self.seen.model, self.seen.loss
-        gradient, own = batch_gradient(model, self.parameters, x, y_B, assumed, loss)
+        gradient, own = self._gradient(x, y_B, assumed)
         found = cosine_distance(gradient, observed)
         for name, (mu_C, var_C) in known.items():
             at_C = var_C + self.eps[name]
@@ -246,6 +248,24 @@ class _Problem:
             found = found + (far_C + ((own[name][1] - var_C) / at_C).square()).mean() / len(known)
         off_BD = (x.flatten(1) - mean_BD) / self.seen.prior.ranges.unit_D
         return found + PRIOR * ((off_BD @ self.seen.prior.precision_DD) * off_BD).mean()
+
+    def _gradient(self, x: Tensor, y_B: Tensor, assumed: Assumed) -> tuple[Gradient, Statistics]:
+        """Return the gradient of all groups, and the statistics of the first."""
+        model, loss = self.seen.model, self.seen.loss
+        parts = [
+            batch_gradient(model, self.parameters, x[group], y_B[group], assumed, loss)
+            for group in self.seen.groups or [slice(None)]
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        shares = [group.stop - group.start for group in self.seen.groups]
+        return {
+            name: sum(
+                (share * part[name] for share, (part, _) in zip(shares, parts, strict=True)),
+                torch.zeros_like(self.parameters[name]),
+            )
+            for name in self.parameters
+        }, parts[0][1]
 
 
 def cosine_distance(gradient: Gradient, observed: Gradient) -> Tensor:

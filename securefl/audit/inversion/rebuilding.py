@@ -10,6 +10,7 @@ from typing import final
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
 from securefl.audit.inversion.assumptions import (
@@ -22,7 +23,7 @@ from securefl.audit.inversion.assumptions import (
 from securefl.audit.inversion.first_layer import first_linear, inputs_of
 from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
 from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics, compared
-from securefl.audit.inversion.sample_kind import Ranges, SampleKind, Scores, Values, matched
+from securefl.audit.inversion.sample_kind import Ranges, SampleKind, Scores, Values, inside, matched
 from securefl.audit.inversion.target import (
     Beliefs,
     MiniBatches,
@@ -32,9 +33,7 @@ from securefl.audit.inversion.target import (
     mini_batches,
     running,
 )
-
-OUTSIDE = 0.1
-"""Share of a feature's range by which a sample that is read off may leave it; beyond, it failed."""
+from securefl.audit.inversion.unit_inputs import Share, inputs_shown, known_first_layer
 
 
 @final
@@ -82,10 +81,10 @@ def attacked(target: Target, n: int, batch: int, search: Search, seed: int) -> A
     rng = torch.Generator().manual_seed(seed)
     batches = mini_batches(target, n, batch, rng)
     seen = _seen(target, kind, batches)
-    originals = _array(batches.x_NB, kind)
+    originals = as_compared(batches.x_NB, kind)
 
     def scored(x_NB: Tensor) -> Rebuilt:
-        return rebuilt(kind, originals, _array(x_NB, kind), len(batches.x_NB))
+        return rebuilt(kind, originals, as_compared(x_NB, kind), len(batches.x_NB))
 
     found = {}
     for attacker in attackers(target, batches):
@@ -183,26 +182,42 @@ def _beliefs(attacker: Attacker, target: Target, batches: MiniBatches) -> Belief
 def _read_off(
     target: Target, batches: MiniBatches, seen: SeenGradient, rng: torch.Generator
 ) -> Tensor:
-    """Return inputs read off the first layer; where that fails, the mean public sample."""
-    name = first_linear(target.model, batches.x_NB[0])
+    """Return the guess from the labels, with what the first layer shows in the nearest places."""
+    given = target.given or running(target.model)
+    constants = target.normalised is NormalisedBatch.GIVEN
+    layer = known_first_layer(target, given if constants else {})
     n, batch = batches.y_NB.shape[:2]
-    found = seen.prior.guess.mean_D.expand(n, batch, -1).clone()
+    found = seen.prior.guess(batches.y_NB).clone()
+    if layer is None:
+        return found
     for i in range(n):
-        weight_MD = batches.gradients[f"{name}.weight"][i]
-        read_BD = inputs_of(weight_MD, batches.gradients[f"{name}.bias"][i], batch, rng)
+        weight_MD, bias_M = (batches.gradients[f"{layer.name}.{s}"][i] for s in ("weight", "bias"))
+        read_BD: Tensor | None
+        if batch > 1 and layer.v_M is not None:
+            y, ranges = batches.y_NB[i], seen.prior.ranges
+            read_BD = inputs_shown(layer, weight_MD, bias_M, y, Share(1 / batch), ranges)
+        else:
+            read_BD = inputs_of(weight_MD, bias_M, batch, rng)
         if read_BD is not None:
-            inside_B = inside(read_BD, seen.prior.ranges)
-            found[i, inside_B] = read_BD[inside_B].to(found.dtype)
+            found[i] = placed(read_BD, found[i], seen.prior.ranges)
     return found
 
 
-def inside(x_BD: Tensor, ranges: Ranges) -> Tensor:
-    """Return of each sample whether all its features are in range, or nearly; shape (B,)."""
-    room_D = OUTSIDE * (ranges.high_D - ranges.low_D)
-    return ((x_BD > ranges.low_D - room_D) & (x_BD < ranges.high_D + room_D)).all(1)
+def placed(read_RD: Tensor, guess_SD: Tensor, ranges: Ranges) -> Tensor:
+    """Return the guesses with samples that were read off in the places of those nearest to them.
+
+    What is out of range is left out.
+    """
+    read_RD = read_RD.to(guess_SD.dtype)
+    read_RD = read_RD[inside(read_RD, ranges)][: len(guess_SD)]
+    far_RS = torch.cdist(read_RD / ranges.unit_D, guess_SD / ranges.unit_D)
+    rows, places = linear_sum_assignment(far_RS.numpy())
+    found_SD = guess_SD.clone()
+    found_SD[torch.from_numpy(places)] = read_RD[torch.from_numpy(rows)]
+    return found_SD
 
 
-def _array(x_NB: Tensor, kind: SampleKind) -> Values:
+def as_compared(x_NB: Tensor, kind: SampleKind) -> Values:
     """Return samples in the shape in which they are compared."""
     array: Values = x_NB.detach().reshape(-1, *kind.shape).double().numpy()
     return array

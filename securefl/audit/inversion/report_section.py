@@ -4,7 +4,7 @@ A picture shows originals, and below each what every attacker made of it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -20,10 +20,14 @@ from securefl.audit.inversion.hidden_statistics import (
     gain,
     units,
 )
+from securefl.audit.inversion.opened_total import OpenedRound
 from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked, protection
-from securefl.audit.inversion.sample_kind import SampleKind, Values, mean_interval
+from securefl.audit.inversion.sample_kind import Values, mean_interval
+from securefl.audit.inversion.sum_attacks import SumEffort
+from securefl.audit.inversion.sum_section import NOTES as SUM_NOTES
+from securefl.audit.inversion.sum_section import figures, sum_numbers, sum_table, tried_sums
 from securefl.audit.inversion.target import NormalisedBatch, Target
-from securefl.audit.inversion.verdict import RULES, if_sealed, united
+from securefl.audit.inversion.verdict import RULES, UPDATES_SEALED, if_sealed, united
 from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.errors import DataError
@@ -47,7 +51,7 @@ COMMON_NOTES = (
         "each feature and public samples. They have the same prior, starts, steps and restarts; "
         "restarts are chosen by the objective, never by the originals."
     ),
-    "One local step is assumed: the update of several steps shows less.",
+    "Of a single client's update one local step is assumed.",
     (
         "The baseline is the mean public sample of the label's class, or of targets that are "
         "numbers the line through public samples; without information it is the mean of all. The "
@@ -73,13 +77,11 @@ _FIRST = {
         "sealed the statistics:"
     ),
     Hidden.STATISTICS: "Of an update of one local step:",
-    Hidden.UPDATES: (
-        "Nobody received a single client's update. All receive the sum, which after one step is "
-        "the gradient of all clients' batches together: with two or three clients and as many "
-        "samples, they come back from it, too; it was not attacked here. Had the statistics alone "
-        "been sealed:"
-    ),
+    Hidden.UPDATES: "Had the statistics alone been sealed:",
 }
+
+
+SUMS = SumEffort(sums=8, most_matched=32, search=Search(steps=300, restarts=1))
 
 
 @final
@@ -92,10 +94,11 @@ class InversionEffort:
     batches: int
     """Mini-batches of eight."""
     search: Search
+    sums: SumEffort = SUMS
 
 
 QUICK = InversionEffort(8, 8, Search(steps=300, restarts=2))
-FULL = InversionEffort(16, 8, Search(steps=1500, restarts=4))
+FULL = InversionEffort(16, 8, Search(1500, 4), SumEffort(16, 128, Search(1500, 2)))
 
 
 def inversion_section(
@@ -103,10 +106,12 @@ def inversion_section(
     seed: int,
     effort: InversionEffort = QUICK,
     hidden: Hidden = Hidden.STATISTICS,
+    opened: OpenedRound | None = None,
 ) -> Section:
     """Attack mini-batches of 1 and of 8 of each target; of 1 only where it can be trained.
 
-    The verdict is of a run that hides what `hidden` says.
+    The verdict is of a run that hides what `hidden` says. Where that is single clients' updates,
+    it follows from attacks on the sums that `opened` makes.
 
     Raises:
         DataError: no target, fewer than eight samples, or a model without BN.
@@ -122,7 +127,7 @@ def inversion_section(
         if batch > 1 or target.normalised is not NormalisedBatch.BATCH
     ]
     compared = [(one, protection(one)) for one in found]
-    return Section(
+    section = Section(
         key="inversion",
         title="Gradient inversion with and without BN statistics",
         verdict=united([decided(RULES[hidden], comparison)[0] for _, comparison in compared]),
@@ -131,6 +136,23 @@ def inversion_section(
         tables=[_table(*pair) for pair in compared],
         pictures=[rebuilt_picture(title(one), one) for one in found if one.baseline.is_image],
         notes=_notes(found),
+    )
+    return section if opened is None else _with_sums(section, opened, effort, seed)
+
+
+def _with_sums(
+    section: Section, opened: OpenedRound, effort: InversionEffort, seed: int
+) -> Section:
+    """Return the section with attacks on sums of updates before all else, and their verdict."""
+    tried = tried_sums(opened, effort.sums, seed)
+    verdict, words = decided(UPDATES_SEALED, tried.found(opened.kind().noun))
+    return replace(
+        section,
+        verdict=verdict,
+        words=f"{words}{figures(tried)}. {section.words}",
+        numbers=[*sum_numbers(tried, seed), *section.numbers],
+        tables=[sum_table(tried), *section.tables],
+        notes=[*SUM_NOTES, *section.notes],
     )
 
 
@@ -185,14 +207,14 @@ def _table(one: Attacked, found: HiddenStatistics) -> FindingsTable:
     rows, alarming = list[tuple[str, ...]](), set[int]()
     for name, row in _rows(one).items():
         cells = [f"{name} (best adaptive)" if name == found.best else name]
-        cells.append(_shown(kind, _score(one, row)))
+        cells.append(kind.shown(_score(one, row)))
         cells += [_plain(mean_interval(units(row.ssim_NB)))] if row.ssim_NB is not None else []
         gained, behind = (
             gain(kind, a.score_NB, b.score_NB) for a, b in ((row, one.baseline), (exact, row))
         )
         guessed = name in {NOTHING, BASELINE}
-        cells.append("" if guessed else _shown(kind, gained))
-        cells.append("" if guessed or row is exact else _shown(kind, behind))
+        cells.append("" if guessed else kind.shown(gained))
+        cells.append("" if guessed or row is exact else kind.shown(behind))
         if gained.low > 0 and row is not exact and not guessed:
             alarming.add(len(rows))
         rows.append(tuple(cells))
@@ -205,11 +227,6 @@ def _table(one: Attacked, found: HiddenStatistics) -> FindingsTable:
 
 def _score(one: Attacked, row: Rebuilt) -> Interval:
     return one.kind.interval(units(row.score_NB))
-
-
-def _shown(kind: SampleKind, found: Interval) -> str:
-    digits = 1 if kind.sign > 0 else 3
-    return f"{found.value:.{digits}f} ({found.low:.{digits}f} to {found.high:.{digits}f})"
 
 
 def _plain(found: Interval) -> str:

@@ -33,6 +33,9 @@ BULK = 4.0
 MARGIN = 0.5
 """Share of a column's public range that a search may leave it by, on either side."""
 
+OUTSIDE = 0.1
+"""Share of a feature's range by which a sample that is read off may leave it; beyond, it failed."""
+
 Values = NDArray[np.float64]
 """Samples of shape (n, …)."""
 Scores = NDArray[np.float64]
@@ -47,6 +50,12 @@ class Ranges:
     low_D: Tensor
     high_D: Tensor
     unit_D: Tensor
+
+
+def inside(x_BD: Tensor, ranges: Ranges) -> Tensor:
+    """Return of each sample whether all its features are in range, or nearly; shape (B,)."""
+    room_D = OUTSIDE * (ranges.high_D - ranges.low_D)
+    return ((x_BD > ranges.low_D - room_D) & (x_BD < ranges.high_D + room_D)).all(1)
 
 
 class SampleKind(Protocol):
@@ -77,6 +86,10 @@ class SampleKind(Protocol):
         """Value of the measure from which a sample counts as recovered."""
 
     @property
+    def bound(self) -> str:
+        """Words for the bound `clear`."""
+
+    @property
     def middle(self) -> str:
         """Name of the average that intervals are around."""
 
@@ -96,6 +109,9 @@ class SampleKind(Protocol):
     def interval(self, values: ArrayLike) -> Interval:
         """Return the average over mini-batches, with its 95 % interval."""
 
+    def shown(self, found: Interval) -> str:
+        """Return a value with its interval, for a table."""
+
     def told(self, value: float) -> str:
         """Return the measure's value as people read it, with its unit."""
 
@@ -112,6 +128,7 @@ class ImageKind:
     unit: Literal["dB"] = "dB"
     sign: Literal[1] = 1
     clear: float = CLEAR_PSNR
+    bound: str = f"of {CLEAR_PSNR:.0f} dB or more"
     middle: str = "mean"
     note: str = (
         "PSNR ends at 60 dB, beyond which pixels are the same in 8 bits. Intervals are Student's, "
@@ -135,6 +152,10 @@ class ImageKind:
         """Return the mean with Student's interval."""
         return mean_interval(values)
 
+    def shown(self, found: Interval) -> str:
+        """Return a value with its interval."""
+        return f"{found.value:.1f} ({found.low:.1f} to {found.high:.1f})"
+
     def told(self, value: float) -> str:
         """Return decibels."""
         return f"{value:.0f} dB"
@@ -154,6 +175,7 @@ class ReadingKind:
     unit: Literal["σ"] = "σ"
     sign: Literal[-1] = -1
     clear: float = CLEAR_ERROR
+    bound: str = f"of {CLEAR_ERROR:g} σ or less"
     middle: str = "median"
     note: str = (
         "A row is one sample's readings, such as a patient's. Its error is |x̂ - x| in standard "
@@ -207,6 +229,10 @@ class ReadingKind:
     def interval(self, values: ArrayLike) -> Interval:
         """Return the median with the interval of order statistics."""
         return median_interval(values)
+
+    def shown(self, found: Interval) -> str:
+        """Return a value with its interval."""
+        return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
 
     def told(self, value: float) -> str:
         """Return standard deviations."""

@@ -84,7 +84,7 @@ def batch_gradient(
     """
 
     def of_parameters(parameters: NamedTensors) -> tuple[Tensor, Statistics]:
-        output, layers = _normalised(model, parameters, x, assumed)
+        output, layers = normalised_output(model, parameters, x, assumed)
         found = loss(output, y)
         for layer in layers.values():
             found = found + layer.pooled_part
@@ -97,11 +97,11 @@ def batch_gradient(
 def batch_statistics(model: nn.Module, x: Batch) -> Statistics:
     """Return the statistics of this one batch, each layer normalised by them."""
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    _, layers = _normalised(model, parameters, x, Assumed())
+    _, layers = normalised_output(model, parameters, x, Assumed())
     return {name: layer.own for name, layer in layers.items()}
 
 
-def _normalised(
+def normalised_output(
     model: nn.Module, parameters: NamedTensors, x: Batch, assumed: Assumed
 ) -> tuple[Tensor, Mapping[str, "_AssumedForward"]]:
     """Return the model's output, and what each BN layer did."""

@@ -1,6 +1,8 @@
 """Verdict on gradient inversion: what sealing BN's statistics, or all, keeps from attackers."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
 
 from securefl.audit.inversion.hidden_statistics import Hidden, HiddenStatistics
 from securefl.audit.rules import Rule, Verdict, always, decided
@@ -80,14 +82,83 @@ NOTHING_SEALED: tuple[Rule[HiddenStatistics], ...] = (
     Rule(Verdict.OPEN, always, "nobody does", if_sealed),
 )
 """Rules of a run that seals neither statistics nor updates."""
-UPDATES_SEALED: tuple[Rule[HiddenStatistics], ...] = (
-    Rule(Verdict.OPEN, always, "always: sums of clients' updates are not attacked", if_sealed),
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SumsFound:
+    """Results of attacks on sums of all updates: what the rules go by."""
+
+    noun: str
+    """Plural of a sample's name."""
+    own: str
+    """Shape of the run's own rounds."""
+    tried: bool
+    """True where an attack could be tried on a sum as the run opens."""
+    rebuilt: bool
+    """True where one did better for certain than a guess from the labels."""
+    recovered: float
+    """Share of samples that came back clearly, by the best of them."""
+    smaller: tuple[str, ...]
+    """Shapes of other sums, of fewer samples, for which one did."""
+
+
+_ALL = "Nobody received a single client's update, and everybody the sum of all of a round."
+
+
+def _smaller(found: SumsFound) -> str:
+    if not found.smaller:
+        return "and nothing from smaller ones"
+    return f"but {found.noun} were from smaller sums, the largest of {found.smaller[-1]}"
+
+
+UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.rebuilt,
+        "from a sum as large as the run's own samples are rebuilt for certain better than a guess "
+        "from the labels",
+        lambda found: (
+            f"{_ALL} From such a sum ({found.own}) {found.noun} are rebuilt better than a guess "
+            f"from the labels, {found.recovered:.0%} of them clearly: have more clients, steps or "
+            "samples in a round, or add noise"
+        ),
+    ),
+    Rule(
+        Verdict.HOLDS,
+        lambda found: found.tried,
+        "from a sum as large as the run's own they are not",
+        lambda found: (
+            f"{_ALL} From such a sum ({found.own}) no {found.noun} were rebuilt for certain better "
+            f"than a guess from the labels, {_smaller(found)}"
+        ),
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: bool(found.smaller),
+        "a sum as large as the run's own is beyond these attacks, and from smaller ones samples "
+        "are rebuilt",
+        lambda found: (
+            f"{_ALL} Its size is all that keeps {found.noun} in it from these attacks, which could "
+            f"not be tried on one of this run ({found.own}): from smaller sums {found.noun} were "
+            f"rebuilt better than a guess from the labels, the largest of {found.smaller[-1]}"
+        ),
+    ),
+    Rule(
+        Verdict.OPEN,
+        always,
+        "neither",
+        lambda found: (
+            f"{_ALL} These attacks could not be tried on one of this run ({found.own}), and "
+            "smaller ones gave nothing away"
+        ),
+    ),
 )
-"""Rules of a run of which nobody reads single clients' updates."""
+"""Rules of a run of which nobody reads single clients' updates, but all read their sums."""
 RULES: Mapping[Hidden, tuple[Rule[HiddenStatistics], ...]] = {
     Hidden.STATISTICS: STATISTICS_SEALED,
     Hidden.NOTHING: NOTHING_SEALED,
-    Hidden.UPDATES: UPDATES_SEALED,
+    Hidden.UPDATES: NOTHING_SEALED,
 }
 
 
