@@ -23,7 +23,7 @@ from securefl.data.split import Labelled
 from securefl.errors import DataError
 from securefl.evaluation.named_data import Trained
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
-from securefl.norms.find import statistics
+from securefl.norms.find import batch_norm_layers, statistics
 from securefl.settings.axes import Normalises
 from securefl.settings.tables import Config
 from securefl.task import Task, client_names
@@ -105,6 +105,8 @@ def inversion_target(config: Config, name: str, model: nn.Module, task: Task) ->
     others = [client for i, client in enumerate(clients) if i != attacked]
     about = name, model, clients[attacked], whole(task.test, "the test data")
     size, loss = config.train.batch_size, task.loss
+    if not batch_norm_layers(model):
+        return Target(*about, NormalisedBatch.GIVEN, given={}, loss=loss)
     match config.algorithm.normalises:
         case Normalises.BY_POOLED if others:
             return Target(*about, NormalisedBatch.POOLED, others=_first(others, size), loss=loss)

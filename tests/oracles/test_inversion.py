@@ -45,6 +45,7 @@ from securefl.models.build import build_model
 BRIEF = Search(steps=200, restarts=2)
 LOSS = functional.cross_entropy
 IMAGES = ImageKind((8, 8))
+LOSS_2 = functional.mse_loss
 
 
 @cache
@@ -386,6 +387,23 @@ def test_rows_and_series_come_back_within_a_hundredth_of_a_deviation(n_values, l
     assert found.baseline.ssim_NB is None
 
 
+def test_a_model_without_bn_has_no_statistics_to_hide_and_is_attacked():
+    """A linear one gives its row by the first layer; the section speaks of no statistics."""
+    given = rows(2, functional.mse_loss)
+    net = nn.Linear(12, 2)
+    linear = Target(
+        "rows", net, given.client, given.public, NormalisedBatch.GIVEN, {}, None, LOSS_2
+    )
+    section = inversion_section([linear], 0, InversionEffort(8, 2, Search(20, 1)))
+    assert section.verdict is Verdict.LEAKS
+    assert "seal the model" in section.words
+    assert "without them" not in section.words
+    assert [row[0] for row in section.tables[0].rows][2:] == [
+        "exact",
+        "first layer (best adaptive)",
+    ]
+
+
 def test_a_sections_words_are_of_rows_where_rows_were_attacked():
     """With errors in σ, smaller being nearer, by the same rules as of images."""
     target = rows(2, functional.mse_loss)
@@ -421,8 +439,6 @@ def test_what_cannot_be_attacked_is_refused():
     images, public = (d.train_x, d.train_y), (d.test_x, d.test_y)
     with pytest.raises(DataError, match="8 samples at least"):
         Target("x", good.model, (images[0][:7], images[1][:7]), public, NormalisedBatch.GIVEN)
-    with pytest.raises(DataError, match="no BN layer"):
-        Target("x", model(norm="group"), images, public, NormalisedBatch.GIVEN)
     with pytest.raises(DataError, match="POOLED"):
         Target("x", good.model, images, public, NormalisedBatch.POOLED)
     with pytest.raises(DataError, match="no model"):

@@ -148,7 +148,7 @@ def test_the_section_of_a_sealed_model_is_about_its_own_sums():
     assert "from smaller sums" in holds.words
     names = {number.name for number in holds.numbers}
     assert "sum of 3 clients, 1 step of 1: gain over baseline, first layer" in names
-    pooled = judged(RoundShape(4, 5, 8), normalised=NormalisedBatch.POOLED)
+    pooled = judged(RoundShape(4, 1, 8), normalised=NormalisedBatch.POOLED)
     assert pooled.verdict is Verdict.OPEN
     assert "could not be tried" in pooled.words
 

@@ -88,11 +88,6 @@ class SeenGradient:
     groups weigh as many as they have."""
 
     def __post_init__(self) -> None:
-        if not batch_norm_layers(self.model):
-            raise DataError(
-                f"the model ({type(self.model).__name__}) has no BN layer, so there are no "
-                'statistics to hide: audit a model with norm = "batch"'
-            )
         bad = sorted(k for k, v in self.gradients.items() if not v.isfinite().all())
         if bad or not self.gradients:
             raise DataError(

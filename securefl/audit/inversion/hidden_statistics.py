@@ -59,6 +59,8 @@ class HiddenStatistics:
     """Difference of exact and the attacker from whom it differs least for certain."""
     noun: str = "images"
     """Plural of a sample's name."""
+    there: bool = True
+    """False where the model has no statistics to hide."""
 
     @property
     def protects(self) -> bool:
@@ -76,8 +78,9 @@ def compared(
     by: Mapping[Attacker, NDArray[np.float64]],
     kind: SampleKind,
 ) -> HiddenStatistics:
-    """Compare attackers by the kind's measure; `by` has EXACT and one other at least."""
-    others = [name for name in by if name is not Attacker.EXACT]
+    """Compare attackers by the kind's measure; EXACT with itself where there are no others."""
+    others: list[Attacker] = [name for name in by if name is not Attacker.EXACT]
+    others = others or [Attacker.EXACT]
     means = {name: float(kind.sign * by[name].mean()) for name in others}
     best = max(others, key=lambda name: means[name])
     gains = {name: gain(kind, one, baseline_NB) for name, one in by.items()}

@@ -34,6 +34,7 @@ from securefl.audit.inversion.target import (
     running,
 )
 from securefl.audit.inversion.unit_inputs import Share, inputs_shown, known_first_layer
+from securefl.norms.find import batch_norm_layers
 
 
 @final
@@ -98,25 +99,28 @@ def attacked(target: Target, n: int, batch: int, search: Search, seed: int) -> A
 def protection(attacked: Attacked) -> HiddenStatistics:
     """Compare who knows the statistics with all who do not; intervals as in `units`."""
     by = {name: one.score_NB for name, one in attacked.by.items()}
-    return compared(attacked.baseline.score_NB, by, attacked.kind)
+    found = compared(attacked.baseline.score_NB, by, attacked.kind)
+    return replace(found, there=bool(batch_norm_layers(attacked.target.model)))
 
 
 def attackers(target: Target, batches: MiniBatches) -> list[Attacker]:
     """Return the attackers that there are: some need a bias, a linear layer, or constants.
 
-    The running statistics are no case of their own where they are the exact ones, or fresh.
+    Without BN all that match gradients are one. The running statistics are no case of their own
+    where they are the exact ones, or fresh.
     """
-    found = [Attacker.EXACT, Attacker.NONE, Attacker.PUBLIC, Attacker.JOINT]
+    found = [Attacker.EXACT]
+    if batch_norm_layers(target.model):
+        found += [Attacker.NONE, Attacker.PUBLIC, Attacker.JOINT]
     batch = batches.y_NB.shape[1]
     known, others = running(target.model), (batches.exact, fresh(target.model))
     if known and not any(_same(known, other) for other in others):
         found.insert(1, Attacker.POPULATION)
-    if target.normalised is NormalisedBatch.GIVEN:
+    if target.normalised is NormalisedBatch.GIVEN and Attacker.NONE in found:
         found.append(Attacker.DERIVED)
     rank_one = batch == 1 and target.normalised is not NormalisedBatch.BATCH
-    if (rank_one or target.normalised is NormalisedBatch.GIVEN) and first_linear(
-        target.model, batches.x_NB[0]
-    ):
+    rank_one = rank_one or target.normalised is NormalisedBatch.GIVEN
+    if rank_one and first_linear(target.model, batches.x_NB[0]) is not None:
         found.append(Attacker.FIRST_LAYER)
     return found
 
@@ -185,13 +189,13 @@ def _read_off(
     """Return the guess from the labels, with what the first layer shows in the nearest places."""
     given = target.given or running(target.model)
     constants = target.normalised is NormalisedBatch.GIVEN
-    layer = known_first_layer(target, given if constants else {})
+    layer = known_first_layer(target, given if constants else None)
     n, batch = batches.y_NB.shape[:2]
     found = seen.prior.guess(batches.y_NB).clone()
     if layer is None:
         return found
     for i in range(n):
-        weight_MD, bias_M = (batches.gradients[f"{layer.name}.{s}"][i] for s in ("weight", "bias"))
+        weight_MD, bias_M = (side[i] for side in layer.sides(batches.gradients))
         read_BD: Tensor | None
         if batch > 1 and layer.v_M is not None:
             y, ranges = batches.y_NB[i], seen.prior.ranges

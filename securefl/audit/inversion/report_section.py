@@ -84,6 +84,12 @@ _FIRST = {
 SUMS = SumEffort(sums=8, most_matched=32, search=Search(steps=300, restarts=1))
 
 
+_WITHOUT_BN = {
+    False: "The model has no BN, so no statistics to hide. Of an update of one local step:",
+    True: "Had single clients' updates not been sealed:",
+}
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class InversionEffort:
@@ -114,7 +120,7 @@ def inversion_section(
     it follows from attacks on the sums that `opened` makes.
 
     Raises:
-        DataError: no target, fewer than eight samples, or a model without BN.
+        DataError: no target, or fewer than eight samples.
     """
     if not targets:
         raise DataError("gradient inversion: no model was given to attack")
@@ -127,11 +133,15 @@ def inversion_section(
         if batch > 1 or target.normalised is not NormalisedBatch.BATCH
     ]
     compared = [(one, protection(one)) for one in found]
+    first = _FIRST[hidden]
+    if not any(comparison.there for _, comparison in compared):
+        first = _WITHOUT_BN[hidden is Hidden.UPDATES]
+        hidden = Hidden.NOTHING
     section = Section(
         key="inversion",
         title="Gradient inversion with and without BN statistics",
         verdict=united([decided(RULES[hidden], comparison)[0] for _, comparison in compared]),
-        words=" ".join([_FIRST[hidden], *_words(compared)]).strip(),
+        words=" ".join([first, *_words(compared)]).strip(),
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
         pictures=[rebuilt_picture(title(one), one) for one in found if one.baseline.is_image],
@@ -168,6 +178,8 @@ def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]]) -> Iterator[st
         rows = (one.by[found.best], one.by[Attacker.EXACT], one.baseline)
         best, known, guess = (one.kind.told(_score(one, row).value) for row in rows)
         figures = f"{title(one)}: {best} without them, {known} with, {guess} guessed"
+        if not found.there:
+            figures = f"{title(one)}: {best}, {guess} guessed"
         alike.setdefault(if_sealed(found), []).append(figures)
     for said, each in alike.items():
         yield f"{said} ({'; '.join(each)})."
@@ -215,7 +227,8 @@ def _table(one: Attacked, found: HiddenStatistics) -> FindingsTable:
         guessed = name in {NOTHING, BASELINE}
         cells.append("" if guessed else kind.shown(gained))
         cells.append("" if guessed or row is exact else kind.shown(behind))
-        if gained.low > 0 and row is not exact and not guessed:
+        exempt = guessed or (row is exact and found.there)
+        if gained.low > 0 and not exempt:
             alarming.add(len(rows))
         rows.append(tuple(cells))
     unit = kind.unit

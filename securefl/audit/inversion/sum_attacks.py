@@ -143,7 +143,7 @@ def _read_off(
 ) -> Tensor:
     """Return the guess from the labels, with what the first layer shows in the nearest places."""
     y_S, ranges = sums.y_NS[i], prior.ranges
-    weight_MD, bias_M = (sums.gradients[f"{layer.name}.{name}"][i] for name in ("weight", "bias"))
+    weight_MD, bias_M = (side[i] for side in layer.sides(sums.gradients))
     share = Share(shape.steps / len(y_S), one_step=shape.steps == 1)
     read_RD = inputs_shown(layer, weight_MD, bias_M, y_S, share, ranges)
     return placed(read_RD, prior.guess(y_S[None])[0], ranges)

@@ -162,7 +162,7 @@ class NormalisedBatch(StrEnum):
     """Statistics by which the client normalises its mini-batch."""
 
     GIVEN = "given"
-    """Constants, such as FixBN's frozen ones."""
+    """Constants, such as FixBN's frozen ones; of a model without BN none."""
     POOLED = "pooled"
     """Statistics of the union of all mini-batches, the gradient through them: FedTAN."""
     BATCH = "batch"
@@ -191,11 +191,6 @@ class Target:
     """Loss as mean over a batch, of (model output, y)."""
 
     def __post_init__(self) -> None:
-        if not batch_norm_layers(self.model):
-            raise DataError(
-                f"{self.name}: the model ({type(self.model).__name__}) has no BN layer, so there "
-                'are no statistics to hide: audit a run with model.norm = "batch"'
-            )
         x, y = self.client
         if len(x) < FEWEST or len(x) != len(y):
             raise DataError(

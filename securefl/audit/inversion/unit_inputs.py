@@ -25,6 +25,7 @@ from securefl.audit.inversion.first_layer import first_linear
 from securefl.audit.inversion.sample_kind import Ranges, inside
 from securefl.audit.inversion.target import (
     Assumed,
+    Gradient,
     Statistics,
     Target,
     batch_gradient,
@@ -60,27 +61,32 @@ class FirstLayer:
     """Gradient of the output for the layer's, where a unit is on. None where it differs between
     samples: the model has several outputs, or more than a ReLU behind the layer."""
 
+    def sides(self, gradients: Gradient) -> tuple[Tensor, Tensor]:
+        """Return the gradients of its weight and of its bias."""
+        front = f"{self.name}." if self.name else ""  # a model may be the layer itself
+        return gradients[f"{front}weight"], gradients[f"{front}bias"]
 
-def known_first_layer(target: Target, given: Statistics) -> FirstLayer | None:
+
+def known_first_layer(target: Target, given: Statistics | None) -> FirstLayer | None:
     """Return the layer that gets the inputs themselves, if the model has one.
 
-    Without constants, samples that are normalised together have no v.
+    Samples that BN normalises together, `given` being None, have no v.
     """
     name = first_linear(target.model, target.public[0][:2])
     if name is None:
         return None
-    layer = FirstLayer(target, name, given, None)
+    layer = FirstLayer(target, name, given or {}, None)
     probes = target.public[0][:N_PROBES]
     numbers = target.public[1].is_floating_point()
     n_outputs = _output(layer, probes[:2])[0].numel()
-    if not given or n_outputs > (1 if numbers else 2):
+    if given is None or n_outputs > (1 if numbers else 2):
         return layer
     each_RM = torch.stack([_output_gradient(layer, x) for x in probes])
     v_M = each_RM.gather(0, each_RM.abs().argmax(0, keepdim=True))[0]
     largest = v_M.abs().max()
     off_RM = torch.where(each_RM.abs() > 1e-6 * largest, (each_RM - v_M).abs(), 0.0)
     steady = bool(off_RM.max() <= 1e-4 * largest)
-    return FirstLayer(target, name, given, v_M.double() if steady else None)
+    return FirstLayer(target, name, given or {}, v_M.double() if steady else None)
 
 
 @final
@@ -182,7 +188,7 @@ def _units_slopes(layer: FirstLayer, x_RD: Tensor, y_L: Tensor, unit_R: Tensor) 
     def slope(x: Tensor, y: Tensor, unit: Tensor) -> Tensor:
         assumed = Assumed(layer.given)
         found, _ = batch_gradient(target.model, parameters, x[None], y[None], assumed, target.loss)
-        return found[f"{layer.name}.bias"].gather(0, unit[None])[0]
+        return layer.sides(found)[1].gather(0, unit[None])[0]
 
     size = max(1, MOST_VALUES // (len(y_L) * sum(p.numel() for p in parameters.values())))
     each = vmap(vmap(slope, in_dims=(None, 0, None)), in_dims=(0, None, 0))
@@ -218,5 +224,4 @@ def _output_gradient(layer: FirstLayer, x: Tensor) -> Tensor:
 
     y = target.public[1][:1]
     found, _ = batch_gradient(target.model, parameters, x[None], y, Assumed(layer.given), single)
-    gradient: Tensor = found[f"{layer.name}.bias"]
-    return gradient
+    return layer.sides(found)[1]

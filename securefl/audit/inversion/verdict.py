@@ -69,6 +69,10 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
 
 def if_sealed(found: HiddenStatistics) -> str:
     """Return what sealing the statistics alone would come to, in words."""
+    if not found.there:
+        rebuilt = f"Who reads a client's gradient rebuilds its {found.noun}: seal the model"
+        guess = f"Nobody rebuilds {found.noun} for certain better than a guess from the label"
+        return f"{rebuilt}, or add noise" if found.rebuilt else guess
     return decided(STATISTICS_SEALED, found)[1]
 
 
