@@ -117,6 +117,7 @@ def table(audits: Mapping[str, Audit]) -> str:
         *_exposure(),
         *_membership(),
         *_inversion(next(iter(audits.values()))),
+        *_sums(audits),
         *_tracing(),
         *_epsilon(),
         *_encryption(),
@@ -214,7 +215,30 @@ def _rebuilt(title: str) -> Iterator[Row]:
 
 def _adaptive(audit: Audit, begin: str) -> str:
     found = audit.numbers("inversion", begin)
-    return _largest({k: n for k, n in found.items() if k not in {"exact", "baseline"}}, ".1f")
+    return _largest(
+        {k: n for k, n in found.items() if k not in {"exact", "baseline", "no information"}}, ".1f"
+    )
+
+
+def _sums(audits: Mapping[str, Audit]) -> Iterator[Row]:
+    """Yield a row for each sum of updates that some run's audit attacked."""
+    guess = ": PSNR, baseline"
+    names = (name for a in audits.values() for name in a.numbers("inversion", "sum of "))
+    for name in dict.fromkeys(name.removesuffix(guess) for name in names if name.endswith(guess)):
+        begin = f"sum of {name}: "
+        yield (
+            f"PSNR in dB from the sum of {name}: the best attack; a guess",
+            lambda audit, begin=begin: _of_sum(audit, begin),
+        )
+
+
+def _of_sum(audit: Audit, begin: str) -> str:
+    """Return the best attack on a sum, and the guess from the labels."""
+    if not audit.numbers("inversion", begin):
+        return "–"
+    guess = audit.said("inversion", f"{begin}PSNR, baseline", ".1f")
+    tried = bool(audit.numbers("inversion", f"{begin}gain"))
+    return f"{_adaptive(audit, f'{begin}PSNR, ') if tried else 'none tried'}; {guess}"
 
 
 def _tracing() -> Iterator[Row]:

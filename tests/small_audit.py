@@ -5,10 +5,11 @@ from __future__ import annotations
 from securefl.audit import audits
 from securefl.audit.inversion import report_section as inversion
 from securefl.audit.inversion.gradient_matching import Search
+from securefl.audit.inversion.sum_attacks import SumEffort
 from securefl.audit.tracing import setup
 
 TINY = audits.AuditEffort(
-    "quick", 1, 2, 60, inversion.InversionEffort(2, 2, Search(steps=3, restarts=1))
+    "quick", 1, 2, 60, inversion.InversionEffort(2, 2, Search(3, 1), SumEffort(2, 4, Search(3, 1)))
 )
 
 

@@ -26,13 +26,20 @@ from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.exposure.report_section import exposure_section
 from securefl.audit.findings import Findings, Section
 from securefl.audit.inversion import report_section as inversion
+from securefl.audit.inversion.hidden_statistics import Hidden
 from securefl.audit.membership.candidates import candidates
 from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import train_shadows
 from securefl.audit.provenance import Auditor, Provenance
 from securefl.audit.replay import Replay, in_the_clear, inspect_rounds, replayed
 from securefl.audit.rules import Verdict
-from securefl.audit.targets import hidden_from_server, inversion_target, observed, sent_statistics
+from securefl.audit.targets import (
+    hidden_from_server,
+    inversion_target,
+    observed,
+    opened_round,
+    sent_statistics,
+)
 from securefl.audit.tracing.report_section import tracing_section
 from securefl.build.job import job_of
 from securefl.build.selection import numbers_of
@@ -308,8 +315,12 @@ class _Audits:
             attacked.append(
                 inversion_target(self.config, "the first model", self.task.model, self.task)
             )
+        hidden = hidden_from_server(self.run.ledger)
+        opened = None
+        if hidden is Hidden.UPDATES:
+            opened = opened_round(self.config, attacked[0], self.task)
         return inversion.inversion_section(
-            attacked, self.seed, self.effort.inversion, hidden_from_server(self.run.ledger)
+            attacked, self.seed, self.effort.inversion, hidden, opened
         )
 
     def _tracing(self) -> Section:

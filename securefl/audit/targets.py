@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import Loss
 from securefl.audit.inversion.hidden_statistics import Hidden
+from securefl.audit.inversion.opened_total import OpenedRound, RoundShape
 from securefl.audit.inversion.target import NormalisedBatch, Target, pooled
 from securefl.audit.membership.attackers import SeenModels
 from securefl.audit.membership.candidates import Candidates, Phi, confidences
@@ -22,7 +23,7 @@ from securefl.data.split import Labelled
 from securefl.errors import DataError
 from securefl.evaluation.named_data import Trained
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
-from securefl.norms.find import statistics
+from securefl.norms.find import batch_norm_layers, statistics
 from securefl.settings.axes import Normalises
 from securefl.settings.tables import Config
 from securefl.task import Task, client_names
@@ -94,26 +95,26 @@ def hidden_from_server(ledger: Sequence[Entry]) -> Hidden:
 
 
 def inversion_target(config: Config, name: str, model: nn.Module, task: Task) -> Target:
-    """Return the target of gradient inversion: the client with most images, under this model.
+    """Return the target of gradient inversion: the client with most samples, under this model.
 
     Raises:
         DataError: what it has cannot be attacked.
     """
     clients = [whole(data, "a client") for data in task.clients]
-    if clients[0][1].is_floating_point():
-        raise DataError("this attack is on the gradients of labels, and the data have none")
     attacked = max(range(len(clients)), key=lambda i: len(clients[i][1]))
     others = [client for i, client in enumerate(clients) if i != attacked]
     about = name, model, clients[attacked], whole(task.test, "the test data")
-    size = config.train.batch_size
+    size, loss = config.train.batch_size, task.loss
+    if not batch_norm_layers(model):
+        return Target(*about, NormalisedBatch.GIVEN, given={}, loss=loss)
     match config.algorithm.normalises:
         case Normalises.BY_POOLED if others:
-            return Target(*about, NormalisedBatch.POOLED, others=_first(others, size))
+            return Target(*about, NormalisedBatch.POOLED, others=_first(others, size), loss=loss)
         case Normalises.BY_POOLED_CONSTANTS if others:
-            given, _ = pooled(model, *(_first([client], size) for client in clients))
-            return Target(*about, NormalisedBatch.GIVEN, given=given)
+            given, _ = pooled(model, loss, *(_first([client], size) for client in clients))
+            return Target(*about, NormalisedBatch.GIVEN, given=given, loss=loss)
         case Normalises.BY_CONSTANTS:
-            return Target(*about, NormalisedBatch.GIVEN)
+            return Target(*about, NormalisedBatch.GIVEN, loss=loss)
         case Normalises.BY_MIXTURE:
             raise DataError(
                 "each client mixes the statistics of its batch and the global ones by factors of "
@@ -121,7 +122,19 @@ def inversion_target(config: Config, name: str, model: nn.Module, task: Task) ->
                 "inversion was not tried"
             )
         case _:
-            return Target(*about, NormalisedBatch.BATCH)
+            return Target(*about, NormalisedBatch.BATCH, loss=loss)
+
+
+def opened_round(config: Config, target: Target, task: Task) -> OpenedRound:
+    """Return what makes the sums that a round of this run opens, at the target's model."""
+    clients = [whole(data, "a client") for data in task.clients]
+    table, batch = config.algorithm, config.train.batch_size
+    steps = table.local_steps
+    if table.local_epochs is not None:
+        longest = max(len(y) // min(batch, len(y)) for _, y in clients)
+        steps = table.local_epochs * longest
+    shape = RoundShape(config.selection.n_selected(len(clients)), steps, batch)
+    return OpenedRound(target, clients, shape, config.train.lr)
 
 
 def sent_statistics(config: Config, ledger: Sequence[Entry], task: Task) -> SentStatistics:

@@ -24,6 +24,7 @@ from securefl.audit.membership.attacks import (
     rmia,
 )
 from securefl.audit.membership.candidates import confidences, losses, of_losses
+from securefl.audit.membership.strata import strata
 from securefl.audit.statistics import Roc, least_visible_area, p_value_of_area, p_value_of_rate
 from securefl.data.samples import samples
 from securefl.errors import DataError
@@ -83,13 +84,48 @@ def test_confidences_near_one_and_at_zero_stay_numbers():
 
 
 def test_a_regression_goes_by_its_loss():
-    """e^-(squared error) of each sample, mean over its targets."""
+    """e^-(squared error / variance) of each sample, mean over its targets: in any unit of them."""
     x, y = torch.randn(5, 2, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
     model = nn.Identity()
     model.scale = nn.Parameter(torch.ones(()))
     found = confidences(model, samples((x, y), "a test"), functional.mse_loss)
-    errors = ((x - y) ** 2).mean(dim=1).numpy()
+    variance = ((y - y.mean(0)) ** 2).mean()
+    errors = (((x - y) ** 2).mean(dim=1) / variance).numpy()
     assert losses(found) == pytest.approx(errors)
+    in_grams = confidences(model, samples((1e6 * x, 1e6 * y), "a test"), functional.mse_loss)
+    assert in_grams == pytest.approx(found)
+
+
+def test_several_labels_go_by_their_loss_and_pairs_have_none():
+    """By hand: the mean over labels of log(1 + e^∓z); a loss over pairs is none of one sample."""
+    z, y = torch.tensor([[2.0, -1.0], [0.5, 3.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    model = nn.Identity()
+    model.scale = nn.Parameter(torch.ones(()))
+    data = samples((z, y), "a test")
+    found = confidences(model, data, functional.binary_cross_entropy_with_logits)
+    by_hand = np.log1p(np.exp(np.where(y == 1, -z, z))).mean(axis=1)
+    assert losses(found) == pytest.approx(by_hand, rel=1e-5)
+
+    def cox(risk, time):
+        later = time[:, None, 0] <= time[None, :, 0]
+        return -(risk[:, 0] - (later * risk[:, 0].exp()).sum(1).log()).mean()
+
+    with pytest.raises(DataError, match="no loss of its own"):
+        confidences(model, data, cox)
+
+
+def test_strata_are_labels_their_combinations_or_fifths():
+    """Fifths of numbers hold as many each, and rise with them."""
+    labels = torch.tensor([2, 0, 2])
+    assert strata([labels[:2], labels[2:]]).of_S.tolist() == [2, 0, 2]
+    several = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    of = strata([several]).of_S
+    assert of[0] == of[2] != of[1]
+    numbers = torch.randn(100, 1, generator=torch.Generator().manual_seed(0))
+    found = strata([numbers]).of_S
+    assert np.bincount(found).tolist() == [20] * 5
+    assert (np.diff(found[numbers[:, 0].argsort()]) >= 0).all()
+    assert strata([torch.zeros(3, 4, 4, dtype=torch.int64)]).of_S.tolist() == [0, 0, 0]
 
 
 def test_a_model_that_diverged_has_no_confidence():

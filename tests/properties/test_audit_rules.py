@@ -21,6 +21,7 @@ from securefl.audit.encryption.verdict import Encrypted, ParameterSet
 from securefl.audit.exposure.verdict import Exposed
 from securefl.audit.exposure.views import Field, Leak, PartyView, Shows
 from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
+from securefl.audit.inversion.verdict import SumsFound
 from securefl.audit.membership.verdict import Compared, MeasuredAttack
 from securefl.audit.rules import decided, deciding
 from securefl.audit.statistics import Interval, Roc
@@ -72,6 +73,10 @@ def clients(shown=1.0, noise=1.0, uneven=False):
 def hidden(exact, adaptive, least):
     """Gains over a guess of who knows the statistics, and who does not; and what lacking costs."""
     return HiddenStatistics(Attacker.JOINT, exact, adaptive, least, least)
+
+
+def summed(tried=True, rebuilt=False, smaller=()):
+    return SumsFound("rows", "5 clients, 1 step of 8", tried, rebuilt, 0.5 * rebuilt, smaller)
 
 
 # Tracing.
@@ -133,7 +138,12 @@ MADE = {
         hidden(around(9), around(-1), around(10)),
         hidden(around(-1), around(-1), around(0)),
     ],
-    "Gradient inversion, model sealed": [hidden(around(9), around(9), around(0))],
+    "Gradient inversion, model sealed": [
+        summed(rebuilt=True),
+        summed(smaller=("3 clients",)),
+        summed(tried=False, smaller=("3 clients",)),
+        summed(tried=False),
+    ],
     "Tracing": [
         traced(None, statistics=Shown.NOT_SENT),
         traced(None, statistics=Shown.HIDDEN),
@@ -218,7 +228,9 @@ ANY = {
     ),
     "Gradient inversion, statistics sealed": comparisons,
     "Gradient inversion, nothing sealed": comparisons,
-    "Gradient inversion, model sealed": comparisons,
+    "Gradient inversion, model sealed": st.builds(
+        summed, st.booleans(), st.booleans(), st.sampled_from([(), ("3 clients", "5 clients")])
+    ),
     "Tracing": st.builds(
         lambda statistics, profiles, sigma, *aucs: Traced(
             replace(SENT, statistics=statistics, profiles=profiles, sigma=sigma), *aucs

@@ -20,12 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from securefl.audit.inversion.target import (
-    Assumed,
     Belief,
     Beliefs,
     Gradient,
     Statistics,
-    batch_gradient,
+    batch_statistics,
 )
 from securefl.norms.find import BatchNorm, batch_norm_layers
 
@@ -163,8 +162,6 @@ def fresh(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def measured(model: nn.Module, x: Tensor) -> Statistics:
-    """Return the statistics of this one batch, each layer normalised by them: of public images."""
-    labels = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-    _, own = batch_gradient(model, parameters, x, labels, Assumed())
+    """Return the statistics of public samples as one batch."""
+    own = batch_statistics(model, x)
     return {name: (mu_C.detach(), var_C.detach()) for name, (mu_C, var_C) in own.items()}

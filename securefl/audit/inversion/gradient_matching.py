@@ -1,25 +1,31 @@
-"""Images whose gradient matches one that was seen.
+"""Samples whose gradient matches one that was seen.
 
 Zhu et al., Deep Leakage from Gradients (NeurIPS 2019), with the cosine distance of Geiping et al.,
 Inverting Gradients (NeurIPS 2020). In place of their total variation the prior is a Gaussian of
-public images of the class, which flat inputs have as well and which is stronger. Labels are known.
-Axes: N mini-batches, R restarts, P = N R problems, B batch, D pixels, K classes, C channels.
+public samples about a guess from the label, which rows have as well and which is stronger. Labels
+are known. The search goes by each feature in a unit of its own; a pixel's is its range.
+
+Axes: N mini-batches, R restarts, P = N R problems, B batch, D features, K classes, C channels.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn import functional
 
+from securefl.algorithms.algorithm import Loss
+from securefl.audit.inversion.label_guess import LabelGuess
+from securefl.audit.inversion.sample_kind import Ranges
 from securefl.audit.inversion.target import Assumed, Beliefs, Gradient, Statistics, batch_gradient
 from securefl.errors import DataError
 from securefl.norms.find import batch_norm_layers
 
-PIXEL_RATE, STATISTICS_RATE = 0.05, 0.02
+SAMPLE_RATE, STATISTICS_RATE = 0.05, 0.02
 """Adam's learning rates, that fall to zero along half a cosine."""
 SLOWER = 0.1
 """Factor on free statistics' rate in every second restart: a perceptron's must go far, a
@@ -27,31 +33,37 @@ convolutional network's images are lost where they go too fast."""
 PRIOR = 1e-3
 """Weight of the prior against a cosine distance of 0..2: it decides only what no gradient shows."""
 START = (0.05, 0.3)
-"""Standard deviation about the class mean of where restarts begin, in turn."""
+"""Standard deviation about the guess from the label of where restarts begin, in turn."""
 SHRINKAGE = 0.1
-"""Share by which the covariance of public images is shrunk to a multiple of the identity."""
+"""Share by which the covariance of public samples is shrunk to a multiple of the identity."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Prior:
-    """Gaussian of public images, about a mean for each class."""
+    """Gaussian of public samples, about what the label lets one guess."""
 
-    mean_KD: Tensor
+    guess: LabelGuess
     precision_DD: Tensor
+    """Inverse of the covariance, with each feature in its unit."""
+    ranges: Ranges
 
     @classmethod
-    def of(cls, x: Tensor, y: Tensor, n_classes: int) -> "Prior":
-        """Fit one covariance, and a mean for each class: of all where it has no images."""
-        x_ND = x.flatten(1).double()
-        means = [x_ND[y == k].mean(0) if (y == k).any() else x_ND.mean(0) for k in range(n_classes)]
-        mean_KD = torch.stack(means)
-        rest_ND = x_ND - mean_KD[y]
-        cov_DD = rest_ND.T @ rest_ND / len(x_ND)
+    def of(cls, x: Tensor, y: Tensor, n_classes: int, ranges: Ranges) -> "Prior":
+        """Fit a guess from the label, and one covariance of what it leaves."""
+        guess = LabelGuess.of(x, y, n_classes)
+        unit_D = ranges.unit_D.double()
+        rest_ND = (x.flatten(1).double() - guess.of_each(y).double()) / unit_D
+        cov_DD = rest_ND.T @ rest_ND / len(rest_ND)
         d = len(cov_DD)
         level = SHRINKAGE * max(float(cov_DD.trace()) / d, 1e-6)
         cov_DD = (1 - SHRINKAGE) * cov_DD + level * torch.eye(d, dtype=torch.float64)
-        return cls(mean_KD.to(x.dtype), torch.linalg.inv(cov_DD).to(x.dtype))
+        return cls(guess, torch.linalg.inv(cov_DD).to(x.dtype), ranges)
+
+    def distance(self, x_BD: Tensor) -> Tensor:
+        """Return the squared Mahalanobis distance of samples from the mean of all, shape (B,)."""
+        off_BD = (x_BD - self.guess.mean_D) / self.ranges.unit_D
+        return ((off_BD @ self.precision_DD) * off_BD).sum(1)
 
 
 @final
@@ -64,19 +76,18 @@ class SeenGradient:
     gradients: Gradient
     """Gradients of N mini-batches, stacked: each of shape (N, …)."""
     y_NB: Tensor
-    """Labels of each mini-batch, in any order."""
+    """Targets of each mini-batch, in any order."""
     shape: torch.Size
     """Shape of one input."""
     prior: Prior
+    loss: Loss = functional.cross_entropy
     totals: Statistics = field(default_factory=dict)
     """Totals of FedTAN, each of shape (N, C): the server has them from all clients' gradients."""
+    groups: Sequence[slice] = ()
+    """Samples that are normalised together, where they are not all: of a sum of updates, whose
+    groups weigh as many as they have."""
 
     def __post_init__(self) -> None:
-        if not batch_norm_layers(self.model):
-            raise DataError(
-                f"the model ({type(self.model).__name__}) has no BN layer, so there are no "
-                'statistics to hide: audit a model with norm = "batch"'
-            )
         bad = sorted(k for k, v in self.gradients.items() if not v.isfinite().all())
         if bad or not self.gradients:
             raise DataError(
@@ -100,19 +111,19 @@ def match(
     rng: torch.Generator,
     batch_statistics: Statistics | None = None,
 ) -> Tensor:
-    """Return images (N, B, *shape) in 0..1: of the restarts, those of the smallest objective.
+    """Return samples (N, B, *shape) in range: of the restarts, those of the smallest objective.
 
     `batch_statistics`, each of shape (N, C), are those that the mini-batches are known to have:
-    the images are also drawn to these (Yin et al., GradInversion, CVPR 2021).
+    the samples are also drawn to these (Yin et al., GradInversion, CVPR 2021).
     """
-    n, batch = seen.y_NB.shape
+    (n, batch), ranges = seen.y_NB.shape[:2], seen.prior.ranges
     copies = search.restarts
-    mean_PBD = seen.prior.mean_KD[seen.y_NB].repeat_interleave(copies, 0)
+    mean_PBD = seen.prior.guess(seen.y_NB).repeat_interleave(copies, 0)
     noise = torch.randn(mean_PBD.shape, generator=rng, dtype=mean_PBD.dtype)
     far_P = torch.tensor(START, dtype=noise.dtype)[torch.arange(copies) % len(START)].repeat(n)
     x = (
-        (mean_PBD + far_P[:, None, None] * noise)
-        .clamp(0, 1)
+        (mean_PBD + far_P[:, None, None] * noise * ranges.unit_D)
+        .clamp(ranges.low_D, ranges.high_D)
         .reshape(n * copies, batch, *seen.shape)
     )
     problem = _Problem(seen, mean_PBD, copies, beliefs, batch_statistics)
@@ -164,29 +175,39 @@ class _Problem:
         self.eps = {name: layer.eps for name, layer in batch_norm_layers(seen.model).items()}
 
     def solved(self, x: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """Return the images after so many steps of Adam, and their objectives."""
-        x = x.clone().requires_grad_()
+        """Return the samples after so many steps of Adam, and their objectives."""
+        ranges, shape = self.seen.prior.ranges, self.seen.shape
+        unit, low, high = (
+            side_D.reshape(shape)
+            for side_D in (
+                ranges.unit_D,
+                ranges.low_D / ranges.unit_D,
+                ranges.high_D / ranges.unit_D,
+            )
+        )
+        x = (x / unit).requires_grad_()
         moves = {
             name: (torch.zeros_like(b[0]).requires_grad_(), torch.zeros_like(b[0]).requires_grad_())
             for name, b in self.beliefs.items()
             if self.free
         }
         variables = [x, *(one for pair in moves.values() for one in pair)]
-        groups = [{"params": variables[:1], "lr": PIXEL_RATE}]
+        groups = [{"params": variables[:1], "lr": SAMPLE_RATE}]
         groups += [{"params": variables[1:], "lr": STATISTICS_RATE}] if self.free else []
         adam = torch.optim.Adam(groups)
         fall = torch.optim.lr_scheduler.LambdaLR(
             adam, lambda step: 1e-3 + (1 + math.cos(math.pi * min(1, step / steps))) / 2
         )
         for _ in range(steps):
-            gradients = torch.autograd.grad(self._objectives(x, moves).sum(), variables)
+            gradients = torch.autograd.grad(self._objectives(unit * x, moves).sum(), variables)
             for variable, gradient in zip(variables, gradients, strict=True):
                 variable.grad = gradient.nan_to_num(0.0)
             adam.step()
             fall.step()
             with torch.no_grad():
-                x.clamp_(0, 1)
-        return x.detach(), self._objectives(x, moves).detach().nan_to_num(math.inf)
+                x.clamp_(low, high)
+        x = (unit * x).detach()
+        return x, self._objectives(x, moves).detach().nan_to_num(math.inf)
 
     def _objectives(self, x: Tensor, moves: Moves) -> Tensor:
         common = (self.y_PB, self.mean_PBD, self.observed, self.beliefs)
@@ -214,14 +235,32 @@ class _Problem:
             for name, belief in beliefs.items()
         }
         assumed = Assumed(given, totals)
-        gradient, own = batch_gradient(self.seen.model, self.parameters, x, y_B, assumed)
+        gradient, own = self._gradient(x, y_B, assumed)
         found = cosine_distance(gradient, observed)
         for name, (mu_C, var_C) in known.items():
             at_C = var_C + self.eps[name]
             far_C = (own[name][0] - mu_C).square() / at_C
             found = found + (far_C + ((own[name][1] - var_C) / at_C).square()).mean() / len(known)
-        off_BD = x.flatten(1) - mean_BD
+        off_BD = (x.flatten(1) - mean_BD) / self.seen.prior.ranges.unit_D
         return found + PRIOR * ((off_BD @ self.seen.prior.precision_DD) * off_BD).mean()
+
+    def _gradient(self, x: Tensor, y_B: Tensor, assumed: Assumed) -> tuple[Gradient, Statistics]:
+        """Return the gradient of all groups, and the statistics of the first."""
+        model, loss = self.seen.model, self.seen.loss
+        parts = [
+            batch_gradient(model, self.parameters, x[group], y_B[group], assumed, loss)
+            for group in self.seen.groups or [slice(None)]
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        shares = [group.stop - group.start for group in self.seen.groups]
+        return {
+            name: sum(
+                (share * part[name] for share, (part, _) in zip(shares, parts, strict=True)),
+                torch.zeros_like(self.parameters[name]),
+            )
+            for name in self.parameters
+        }, parts[0][1]
 
 
 def cosine_distance(gradient: Gradient, observed: Gradient) -> Tensor:

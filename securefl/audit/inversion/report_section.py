@@ -1,10 +1,10 @@
-"""Section on gradient inversion: protection of images by hiding BN's statistics.
+"""Section on gradient inversion: protection of samples by hiding BN's statistics.
 
 A picture shows originals, and below each what every attacker made of it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -17,13 +17,17 @@ from securefl.audit.inversion.hidden_statistics import (
     Attacker,
     Hidden,
     HiddenStatistics,
-    Images,
-    mean_interval,
+    gain,
     units,
 )
+from securefl.audit.inversion.opened_total import OpenedRound
 from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked, protection
+from securefl.audit.inversion.sample_kind import Values, mean_interval
+from securefl.audit.inversion.sum_attacks import SumEffort
+from securefl.audit.inversion.sum_section import NOTES as SUM_NOTES
+from securefl.audit.inversion.sum_section import figures, sum_numbers, sum_table, tried_sums
 from securefl.audit.inversion.target import NormalisedBatch, Target
-from securefl.audit.inversion.verdict import RULES, if_sealed, united
+from securefl.audit.inversion.verdict import RULES, UPDATES_SEALED, if_sealed, united
 from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.errors import DataError
@@ -31,32 +35,31 @@ from securefl.report.plots import png
 
 BATCHES = (1, 8)
 METHOD = (
-    "rebuilt images: gradient matching by the cosine distance (Geiping et al. 2020) with "
-    "a Gaussian prior of public images; mean and 95 % t interval over mini-batches"
+    "gradient matching by the cosine distance (Geiping et al. 2020) with a Gaussian prior of "
+    "public samples"
 )
+NOTHING, BASELINE = "no information", "baseline"
 _METHODS = {
-    "baseline": "the mean public image of the class, in the place of rebuilt ones",
-    Attacker.FIRST_LAYER.value: "images solved for from the first layer's gradient (dW = g xᵀ)",
+    NOTHING: "the mean public sample in the place of rebuilt ones",
+    BASELINE: "the guess from the label in the place of rebuilt ones",
+    Attacker.FIRST_LAYER.value: "solved for from the first layer's gradient (dW = g xᵀ)",
 }
 
 COMMON_NOTES = (
     (
         "Attackers know the model, the gradient of one mini-batch, its labels, the range of "
-        "pixels and public images. They have the same prior, starts, steps and restarts; "
+        "each feature and public samples. They have the same prior, starts, steps and restarts; "
         "restarts are chosen by the objective, never by the originals."
     ),
-    "One local step is assumed: the update of several steps shows less.",
+    "Of a single client's update one local step is assumed.",
     (
-        "The baseline is the mean public image of the label's class. The images of a mini-batch "
-        "have no order: each attacker's, and the baseline's, are set beside the originals that "
-        "they fit best."
+        "The baseline is the mean public sample of the label's class, or of targets that are "
+        "numbers the line through public samples; without information it is the mean of all. The "
+        "samples of a mini-batch have no order: each attacker's, and the baseline's, are set "
+        "beside the originals that they fit best."
     ),
     (
-        "PSNR ends at 60 dB, beyond which pixels are the same in 8 bits. Intervals are over "
-        "mini-batches, or over the images of a single one."
-    ),
-    (
-        "The best adaptive attacker is chosen on the images that it is scored on, in the "
+        "The best adaptive attacker is chosen on the samples that it is scored on, in the "
         "attackers' favour. A negative difference says that a search with free statistics went "
         "better, which is open to who knows them, too. A stronger attack may find more than "
         "these."
@@ -74,12 +77,16 @@ _FIRST = {
         "sealed the statistics:"
     ),
     Hidden.STATISTICS: "Of an update of one local step:",
-    Hidden.UPDATES: (
-        "Nobody received a single client's update. All receive the sum, which after one step is "
-        "the gradient of all clients' batches together: with two or three clients and as many "
-        "images, images come back from it, too; it was not attacked here. Had the statistics alone "
-        "been sealed:"
-    ),
+    Hidden.UPDATES: "Had the statistics alone been sealed:",
+}
+
+
+SUMS = SumEffort(sums=8, most_matched=32, search=Search(steps=300, restarts=1))
+
+
+_WITHOUT_BN = {
+    False: "The model has no BN, so no statistics to hide. Of an update of one local step:",
+    True: "Had single clients' updates not been sealed:",
 }
 
 
@@ -88,15 +95,16 @@ _FIRST = {
 class InversionEffort:
     """Effort of the attacks: numbers of mini-batches, and length of each search."""
 
-    images: int
-    """Mini-batches of one image."""
+    singles: int
+    """Mini-batches of one sample."""
     batches: int
     """Mini-batches of eight."""
     search: Search
+    sums: SumEffort = SUMS
 
 
 QUICK = InversionEffort(8, 8, Search(steps=300, restarts=2))
-FULL = InversionEffort(16, 8, Search(steps=1500, restarts=4))
+FULL = InversionEffort(16, 8, Search(1500, 4), SumEffort(16, 128, Search(1500, 2)))
 
 
 def inversion_section(
@@ -104,34 +112,57 @@ def inversion_section(
     seed: int,
     effort: InversionEffort = QUICK,
     hidden: Hidden = Hidden.STATISTICS,
+    opened: OpenedRound | None = None,
 ) -> Section:
     """Attack mini-batches of 1 and of 8 of each target; of 1 only where it can be trained.
 
-    The verdict is of a run that hides what `hidden` says.
+    The verdict is of a run that hides what `hidden` says. Where that is single clients' updates,
+    it follows from attacks on the sums that `opened` makes.
 
     Raises:
-        DataError: no target, fewer than eight images, or a model without BN.
+        DataError: no target, or fewer than eight samples.
     """
     if not targets:
         raise DataError("gradient inversion: no model was given to attack")
     found = [
         attacked(
-            target, effort.images if batch == 1 else effort.batches, batch, effort.search, seed
+            target, effort.singles if batch == 1 else effort.batches, batch, effort.search, seed
         )
         for target in targets
         for batch in BATCHES
         if batch > 1 or target.normalised is not NormalisedBatch.BATCH
     ]
     compared = [(one, protection(one)) for one in found]
-    return Section(
+    first = _FIRST[hidden]
+    if not any(comparison.there for _, comparison in compared):
+        first = _WITHOUT_BN[hidden is Hidden.UPDATES]
+        hidden = Hidden.NOTHING
+    section = Section(
         key="inversion",
         title="Gradient inversion with and without BN statistics",
         verdict=united([decided(RULES[hidden], comparison)[0] for _, comparison in compared]),
-        words=" ".join([_FIRST[hidden], *_words(compared)]).strip(),
+        words=" ".join([first, *_words(compared)]).strip(),
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
-        pictures=[rebuilt_picture(title(one), one) for one in found],
-        notes=_notes(targets),
+        pictures=[rebuilt_picture(title(one), one) for one in found if one.baseline.is_image],
+        notes=_notes(found),
+    )
+    return section if opened is None else _with_sums(section, opened, effort, seed)
+
+
+def _with_sums(
+    section: Section, opened: OpenedRound, effort: InversionEffort, seed: int
+) -> Section:
+    """Return the section with attacks on sums of updates before all else, and their verdict."""
+    tried = tried_sums(opened, effort.sums, seed)
+    verdict, words = decided(UPDATES_SEALED, tried.found(opened.kind().noun))
+    return replace(
+        section,
+        verdict=verdict,
+        words=f"{words}{figures(tried)}. {section.words}",
+        numbers=[*sum_numbers(tried, seed), *section.numbers],
+        tables=[sum_table(tried), *section.tables],
+        notes=[*SUM_NOTES, *section.notes],
     )
 
 
@@ -144,64 +175,80 @@ def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]]) -> Iterator[st
     """Yield sentences; what is the same of several sizes is said once."""
     alike: dict[str, list[str]] = {}
     for one, found in compared:
-        known, best = (_psnr(one.by[name]).value for name in (Attacker.EXACT, found.best))
-        guess = _psnr(one.baseline).value
-        figures = f"{title(one)}: {best:.0f} dB without them, {known:.0f} with, {guess:.0f} guessed"
+        rows = (one.by[found.best], one.by[Attacker.EXACT], one.baseline)
+        best, known, guess = (one.kind.told(_score(one, row).value) for row in rows)
+        figures = f"{title(one)}: {best} without them, {known} with, {guess} guessed"
+        if not found.there:
+            figures = f"{title(one)}: {best}, {guess} guessed"
         alike.setdefault(if_sealed(found), []).append(figures)
     for said, each in alike.items():
         yield f"{said} ({'; '.join(each)})."
 
 
 def _numbers(one: Attacked, found: HiddenStatistics, seed: int) -> list[Number]:
-    rows = {"baseline": one.baseline, **{name.value: r for name, r in one.by.items()}}
-    numbers = []
-    for name, row in rows.items():
-        how = _METHODS.get(name, METHOD)
-        numbers += [
-            Number.of(f"{title(one)}: PSNR, {name}", _psnr(row), f"PSNR of {how}", seed, "dB"),
-            Number.of(f"{title(one)}: SSIM, {name}", _ssim(row), f"SSIM of the same; {how}", seed),
-        ]
-    method = f"PSNR of {METHOD}; paired; best adaptive is chosen on the same images: {found.best}"
-    numbers.append(
-        Number.of(f"{title(one)}: exact less best adaptive", found.difference, method, seed, "dB")
-    )
+    kind, numbers = one.kind, []
+    average = f"{kind.middle} and 95 % interval over mini-batches"
+    for name, row in _rows(one).items():
+        how = f"{_METHODS.get(name, METHOD)}; {average}"
+        about = f"{kind.measure} of {kind.noun}: {how}"
+        named = f"{title(one)}: {kind.measure}, {name}"
+        numbers.append(Number.of(named, _score(one, row), about, seed, kind.unit))
+        if row.ssim_NB is not None:
+            likeness = mean_interval(units(row.ssim_NB))
+            about = f"SSIM of the same; {how}"
+            numbers.append(Number.of(f"{title(one)}: SSIM, {name}", likeness, about, seed))
+    method = f"{kind.measure} of {kind.noun}: {METHOD}; {average}; paired; best adaptive is chosen "
+    method += f"on the same {kind.noun}: {found.best}"
+    named = f"{title(one)}: {_less(one, 'exact', 'best adaptive')}"
+    numbers.append(Number.of(named, found.difference, method, seed, kind.unit))
     return numbers
 
 
+def _rows(one: Attacked) -> dict[str, Rebuilt]:
+    guessed = {NOTHING: one.nothing, BASELINE: one.baseline}
+    return guessed | {name.value: row for name, row in one.by.items()}
+
+
+def _less(one: Attacked, nearer: str, other: str) -> str:
+    """Return in words how much nearer one attacker is: more decibels, or less of an error."""
+    return f"{nearer} less {other}" if one.kind.sign > 0 else f"{other} less {nearer}"
+
+
 def _table(one: Attacked, found: HiddenStatistics) -> FindingsTable:
-    rows = [("baseline", _decibel(_psnr(one.baseline)), _plain(_ssim(one.baseline)), "", "")]
-    alarming = set()
-    exact_NB = one.by[Attacker.EXACT].psnr_NB
-    for name, row in one.by.items():
-        gain = mean_interval(units(row.psnr_NB - one.baseline.psnr_NB))
-        less = mean_interval(units(exact_NB - row.psnr_NB))
-        if gain.low > 0 and name is not Attacker.EXACT:
+    kind, exact, images = one.kind, one.by[Attacker.EXACT], one.baseline.is_image
+    rows, alarming = list[tuple[str, ...]](), set[int]()
+    for name, row in _rows(one).items():
+        cells = [f"{name} (best adaptive)" if name == found.best else name]
+        cells.append(kind.shown(_score(one, row)))
+        cells += [_plain(mean_interval(units(row.ssim_NB)))] if row.ssim_NB is not None else []
+        gained, behind = (
+            gain(kind, a.score_NB, b.score_NB) for a, b in ((row, one.baseline), (exact, row))
+        )
+        guessed = name in {NOTHING, BASELINE}
+        cells.append("" if guessed else kind.shown(gained))
+        cells.append("" if guessed or row is exact else kind.shown(behind))
+        exempt = guessed or (row is exact and found.there)
+        if gained.low > 0 and not exempt:
             alarming.add(len(rows))
-        shown = "" if name is Attacker.EXACT else _decibel(less)
-        label = f"{name} (best adaptive)" if name is found.best else name.value
-        rows.append((label, _decibel(_psnr(row)), _plain(_ssim(row)), _decibel(gain), shown))
-    columns = ("attacker", "PSNR, dB", "SSIM", "gain over baseline, dB", "exact less this, dB")
-    return FindingsTable(f"Rebuilt images: {title(one)}", columns, rows, frozenset(alarming))
+        rows.append(tuple(cells))
+    unit = kind.unit
+    columns = ["attacker", f"{kind.measure}, {unit}", *(["SSIM"] if images else [])]
+    columns += [f"gain over baseline, {unit}", f"{_less(one, 'exact', 'this')}, {unit}"]
+    about = f"Rebuilt {kind.noun}: {title(one)}"
+    return FindingsTable(about, columns, rows, frozenset(alarming))
 
 
-def _psnr(row: Rebuilt) -> Interval:
-    return mean_interval(units(row.psnr_NB))
-
-
-def _ssim(row: Rebuilt) -> Interval:
-    return mean_interval(units(row.ssim_NB))
-
-
-def _decibel(found: Interval) -> str:
-    return f"{found.value:.1f} ({found.low:.1f} to {found.high:.1f})"
+def _score(one: Attacked, row: Rebuilt) -> Interval:
+    return one.kind.interval(units(row.score_NB))
 
 
 def _plain(found: Interval) -> str:
     return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
-def _notes(targets: Sequence[Target]) -> list[str]:
-    found = [*COMMON_NOTES]
+def _notes(attacks: Sequence[Attacked]) -> list[str]:
+    targets = [one.target for one in attacks]
+    found = [*COMMON_NOTES, *dict.fromkeys(one.kind.note for one in attacks)]
     if any(s.normalised is NormalisedBatch.GIVEN for s in targets):
         found.append(
             "Constant statistics can be computed from the gradients for γ, β, weight and bias of "
@@ -223,33 +270,37 @@ def _notes(targets: Sequence[Target]) -> list[str]:
     if any(s.normalised is NormalisedBatch.BATCH for s in targets):
         found.append(
             "Where BN of the mini-batch itself stands right behind the first linear layer, the "
-            "gradient is the same for images that are all shifted alike: their mean is in the "
-            "statistics alone, and other attackers take it from public images."
+            "gradient is the same for samples that are all shifted alike: their mean is in the "
+            "statistics alone, and other attackers take it from public samples."
         )
     return found
 
 
 COLUMNS = 8
 INCHES = 0.8
+LABEL = 1.9
+"""Width of the names beside the images, in images."""
 
 
 def rebuilt_picture(title: str, attacked: Attacked) -> Picture:
     """Draw the first eight images, a row for originals, the baseline and each attacker."""
-    rows: dict[str, Images] = {"original": attacked.originals, "baseline": attacked.baseline.images}
-    rows |= {name.value: rebuilt.images for name, rebuilt in attacked.by.items()}
-    figure = Figure(figsize=((COLUMNS + 1.6) * INCHES, len(rows) * INCHES))
+    rows: dict[str, Values] = {"original": attacked.originals}
+    rows |= {name: rebuilt.samples for name, rebuilt in _rows(attacked).items()}
+    figure = Figure(figsize=((COLUMNS + LABEL) * INCHES, len(rows) * INCHES))
     FigureCanvasAgg(figure)
     lines = figure.subplots(len(rows), squeeze=False)[:, 0]
     for (name, images), axes in zip(rows.items(), lines, strict=True):
         axes.set_axis_off()
         axes.imshow(_in_a_row(images), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         axes.text(-0.02, 0.5, name, transform=axes.transAxes, ha="right", va="center")
-    figure.subplots_adjust(left=1.5 / (COLUMNS + 1.6), right=0.99, top=0.99, bottom=0.01)
+    figure.subplots_adjust(
+        left=(LABEL - 0.1) / (COLUMNS + LABEL), right=0.99, top=0.99, bottom=0.01
+    )
     described = f"Rows of images: {', '.join(rows)}. {title}."
     return Picture(f"Originals and reconstructions: {title}", described, png(figure))
 
 
-def _in_a_row(images: Images) -> Images:
+def _in_a_row(images: Values) -> Values:
     """Return images side by side with a white gap; channels last, or the first if not three."""
     framed = []
     for image in images[:COLUMNS]:
@@ -257,5 +308,5 @@ def _in_a_row(images: Images) -> Images:
         one = np.moveaxis(image, 0, -1) if image.ndim == 3 and len(image) == 3 else one
         gap = ((0, 0), (0, max(1, one.shape[1] // 8)), (0, 0))
         framed.append(np.pad(one, gap[: one.ndim], constant_values=1.0))
-    row: Images = np.concatenate(framed, axis=1)
+    row: Values = np.concatenate(framed, axis=1)
     return row

@@ -1,7 +1,7 @@
 """Targets of gradient inversion: a client's mini-batches, and their gradients.
 
 A client's own gradient, and what an attacker compares it with, are the same function.
-Axes: N mini-batches of B images each; C channels.
+Axes: N mini-batches of B samples each; C channels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn import functional
 
+from securefl.algorithms.algorithm import Loss
+from securefl.audit.inversion.sample_kind import SampleKind, kind_of
 from securefl.errors import DataError
 from securefl.exchange.moments import Batch, along_channels, channel_mean
 from securefl.norms.find import BatchNorm, batch_norm_layers, scale_and_shift
@@ -69,30 +71,50 @@ class Assumed:
 
 
 def batch_gradient(
-    model: nn.Module, parameters: NamedTensors, x: Batch, y: Tensor, assumed: Assumed
+    model: nn.Module,
+    parameters: NamedTensors,
+    x: Batch,
+    y: Tensor,
+    assumed: Assumed,
+    loss: Loss,
 ) -> tuple[Gradient, Statistics]:
-    """Return the gradient of the mean cross-entropy for `parameters`, and the batch's statistics.
+    """Return the gradient of the loss for `parameters`, and the batch's statistics.
 
     Everything is differentiable, and can be mapped (`torch.func.vmap`) over problems.
     """
 
-    def loss(parameters: NamedTensors) -> tuple[Tensor, Statistics]:
-        layers: dict[str, _AssumedForward] = {}
-
-        def forward(name: str, layer: BatchNorm) -> _AssumedForward:
-            given, totals = assumed.given.get(name), assumed.totals.get(name)
-            layers[name] = _AssumedForward(name, layer, given, totals)
-            return layers[name]
-
-        with replaced_forwards(model, forward):
-            scores = functional_call(model, dict(parameters), (x,))
-        found = functional.cross_entropy(scores, y)
+    def of_parameters(parameters: NamedTensors) -> tuple[Tensor, Statistics]:
+        output, layers = normalised_output(model, parameters, x, assumed)
+        found = loss(output, y)
         for layer in layers.values():
             found = found + layer.pooled_part
         return found, {name: layer.own for name, layer in layers.items()}
 
-    gradient, own = grad(loss, has_aux=True)(dict(parameters))
+    gradient, own = grad(of_parameters, has_aux=True)(dict(parameters))
     return gradient, own
+
+
+def batch_statistics(model: nn.Module, x: Batch) -> Statistics:
+    """Return the statistics of this one batch, each layer normalised by them."""
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    _, layers = normalised_output(model, parameters, x, Assumed())
+    return {name: layer.own for name, layer in layers.items()}
+
+
+def normalised_output(
+    model: nn.Module, parameters: NamedTensors, x: Batch, assumed: Assumed
+) -> tuple[Tensor, Mapping[str, "_AssumedForward"]]:
+    """Return the model's output, and what each BN layer did."""
+    layers: dict[str, _AssumedForward] = {}
+
+    def forward(name: str, layer: BatchNorm) -> _AssumedForward:
+        given, totals = assumed.given.get(name), assumed.totals.get(name)
+        layers[name] = _AssumedForward(name, layer, given, totals)
+        return layers[name]
+
+    with replaced_forwards(model, forward):
+        output: Tensor = functional_call(model, dict(parameters), (x,))
+    return output, layers
 
 
 @dataclass(slots=True)
@@ -133,14 +155,14 @@ class _AssumedForward:
 
 
 FEWEST = 8
-"""Number of images below which an interval over them says nothing."""
+"""Number of samples below which an interval over them says nothing."""
 
 
 class NormalisedBatch(StrEnum):
     """Statistics by which the client normalises its mini-batch."""
 
     GIVEN = "given"
-    """Constants, such as FixBN's frozen ones."""
+    """Constants, such as FixBN's frozen ones; of a model without BN none."""
     POOLED = "pooled"
     """Statistics of the union of all mini-batches, the gradient through them: FedTAN."""
     BATCH = "batch"
@@ -150,52 +172,40 @@ class NormalisedBatch(StrEnum):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """Client's images, and a model at one time, that are attacked."""
+    """Client's samples, and a model at one time, that are attacked."""
 
     name: str
     """Name in the report: `after round 10`."""
     model: nn.Module
     """Model as the client gets it. It is not changed."""
     client: tuple[Tensor, Tensor]
-    """Images in 0..1, flat or (channels, height, width), and their labels."""
+    """Samples of any shape, and their targets."""
     public: tuple[Tensor, Tensor]
-    """Labelled images that anybody may have; none of the client's."""
+    """Labelled samples that anybody may have; none of the client's."""
     normalised: NormalisedBatch
     given: Statistics | None = None
     """Constants of GIVEN, each of shape (C,); the model's running statistics where None."""
     others: tuple[Tensor, Tensor] | None = None
     """Mini-batches of the other clients in the round, together: of POOLED."""
+    loss: Loss = functional.cross_entropy
+    """Loss as mean over a batch, of (model output, y)."""
 
     def __post_init__(self) -> None:
-        if not batch_norm_layers(self.model):
-            raise DataError(
-                f"{self.name}: the model ({type(self.model).__name__}) has no BN layer, so there "
-                'are no statistics to hide: audit a run with model.norm = "batch"'
-            )
         x, y = self.client
         if len(x) < FEWEST or len(x) != len(y):
             raise DataError(
-                f"{self.name}: {len(x)} images with {len(y)} labels: gradient inversion needs "
-                f"{FEWEST} images at least, for an interval over them; take a larger client"
+                f"{self.name}: {len(x)} samples with {len(y)} targets: gradient inversion needs "
+                f"{FEWEST} samples at least, for an interval over them; take a larger client"
             )
-        if not all(float(z.min()) >= 0 and float(z.max()) <= 1 for z in (x, self.public[0])):
-            raise DataError(f"{self.name}: pixels are not in 0..1: scale them first")
         if (self.normalised is NormalisedBatch.POOLED) != (self.others is not None):
             raise DataError(f"{self.name}: `others` are for POOLED, and needed there alone")
 
-    def picture_shape(self) -> tuple[int, ...]:
-        """Return (height, width) or (channels, height, width); a flat image is a square.
-
-        Raises:
-            DataError: flat samples whose features make no square.
-        """
-        shape = tuple(self.client[0].shape[1:])
-        if len(shape) == 3:
-            return shape[1:] if shape[0] == 1 else shape
-        side = round(shape[0] ** 0.5)
-        if len(shape) != 1 or side**2 != shape[0]:
-            raise DataError(f"{self.name}: samples of shape {shape} are no images: no inversion")
-        return side, side
+    def kind(self) -> SampleKind:
+        """Return what the samples are; DataError where none of that kind can be rebuilt."""
+        try:
+            return kind_of(self.client[0], self.public[0])
+        except DataError as error:
+            raise DataError(f"{self.name}: {error}") from error
 
 
 @final
@@ -204,7 +214,7 @@ class MiniBatches:
     """Set of N mini-batches, with their gradients."""
 
     x_NB: Tensor
-    """Images, with their axes behind."""
+    """Samples, with their axes behind."""
     y_NB: Tensor
     gradients: Gradient
     """Gradients, each of shape (N, …)."""
@@ -215,15 +225,15 @@ class MiniBatches:
 
 
 def mini_batches(target: Target, n: int, batch: int, rng: torch.Generator) -> MiniBatches:
-    """Draw at most n mini-batches of the client's images, no image twice, with their gradients.
+    """Draw at most n mini-batches of the client's samples, none twice, with their gradients.
 
     Raises:
-        DataError: fewer images than one mini-batch, or a batch that cannot be normalised.
+        DataError: fewer samples than one mini-batch, or a batch that cannot be normalised.
     """
     x, y = target.client
     n = min(n, len(x) // batch)
     if not n or (batch < 2 and target.normalised is NormalisedBatch.BATCH):
-        raise DataError(f"{target.name}: no mini-batch of {batch} of {len(x)} images")
+        raise DataError(f"{target.name}: no mini-batch of {batch} of {len(x)} samples")
     drawn = torch.randperm(len(x), generator=rng)[: n * batch]
     x_NB, y_NB = x[drawn].unflatten(0, (n, batch)), y[drawn].unflatten(0, (n, batch))
     seen = [_seen(target, one_x, one_y) for one_x, one_y in zip(x_NB, y_NB, strict=True)]
@@ -238,23 +248,26 @@ def _seen(target: Target, x: Tensor, y: Tensor) -> tuple[Gradient, Statistics, S
     model = target.model
     parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     if target.normalised is NormalisedBatch.BATCH:
-        gradient, own = batch_gradient(model, parameters, x, y, Assumed())
+        gradient, own = batch_gradient(model, parameters, x, y, Assumed(), target.loss)
         return gradient, own, {}
     if target.others is None:
         given = target.given or running(model)
-        return batch_gradient(model, parameters, x, y, Assumed(given))[0], given, {}
-    given, totals = pooled(model, (x, y), target.others)
-    return batch_gradient(model, parameters, x, y, Assumed(given, totals))[0], given, totals
+        return batch_gradient(model, parameters, x, y, Assumed(given), target.loss)[0], given, {}
+    given, totals = pooled(model, target.loss, (x, y), target.others)
+    assumed = Assumed(given, totals)
+    return batch_gradient(model, parameters, x, y, assumed, target.loss)[0], given, totals
 
 
-def pooled(model: nn.Module, *batches: tuple[Tensor, Tensor]) -> tuple[Statistics, Statistics]:
+def pooled(
+    model: nn.Module, loss: Loss, *batches: tuple[Tensor, Tensor]
+) -> tuple[Statistics, Statistics]:
     """Return FedTAN's statistics of the union of these mini-batches, and the totals for β and γ.
 
     With clients weighted by the sizes of their mini-batches, Σ p_j ∂F_j is the union's gradient.
     """
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    gradient, own = batch_gradient(model, parameters, x, y, Assumed())
+    gradient, own = batch_gradient(model, parameters, x, y, Assumed(), loss)
     totals = {
         name: (gradient[f"{name}.bias"], gradient[f"{name}.weight"])
         for name in own

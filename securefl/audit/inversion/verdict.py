@@ -1,6 +1,8 @@
 """Verdict on gradient inversion: what sealing BN's statistics, or all, keeps from attackers."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
 
 from securefl.audit.inversion.hidden_statistics import Hidden, HiddenStatistics
 from securefl.audit.rules import Rule, Verdict, always, decided
@@ -9,24 +11,30 @@ ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
 """Verdicts from the best to the worst, of those that a section unites."""
 
 
-_COSTS = "Hiding the statistics costs attackers something, and images are"
-_STILL = f"{_COSTS} still rebuilt, or may be, better than a guess from the label"
+def _costs(found: HiddenStatistics, rest: str) -> str:
+    return f"Hiding the statistics costs attackers something, and {found.noun} are {rest}"
+
+
+def _still(found: HiddenStatistics) -> str:
+    return _costs(found, "still rebuilt, or may be, better than a guess from the label")
+
+
 STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
     Rule(
         Verdict.LEAKS,
         lambda found: found.adaptive_gain.low > 0 and not found.protects,
-        "who lacks the statistics rebuilds images for certain better than a guess from the label, "
+        "who lacks the statistics rebuilds samples for certain better than a guess from the label, "
         "and lacking them costs nothing for certain",
-        lambda _: (
+        lambda found: (
             "Sealing the statistics is no protection: who reads a client's gradient rebuilds its "
-            "images without them as well, so seal the model too, or add noise"
+            f"{found.noun} without them as well, so seal the model too, or add noise"
         ),
     ),
     Rule(
         Verdict.WEAK,
         lambda found: found.adaptive_gain.low > 0,
         "the same, but lacking them costs every attacker something for certain",
-        lambda _: _STILL,
+        _still,
     ),
     Rule(
         Verdict.OPEN,
@@ -41,19 +49,19 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
         Verdict.OPEN,
         lambda found: found.exact_gain.low <= 0,
         "not even who has them does better for certain than the guess",
-        lambda _: f"{_COSTS} not rebuilt for certain even with them",
+        lambda found: _costs(found, "not rebuilt for certain even with them"),
     ),
     Rule(
         Verdict.WEAK,
         lambda found: found.adaptive_gain.value > 0,
         "who lacks them does better than the guess, though not for certain",
-        lambda _: _STILL,
+        _still,
     ),
     Rule(
         Verdict.HOLDS,
         always,
         "who lacks them does no better than the guess",
-        lambda _: f"{_COSTS} not rebuilt better than a guess from the label",
+        lambda found: _costs(found, "not rebuilt better than a guess from the label"),
     ),
 )
 """Rules of a run that seals the statistics alone."""
@@ -61,6 +69,10 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
 
 def if_sealed(found: HiddenStatistics) -> str:
     """Return what sealing the statistics alone would come to, in words."""
+    if not found.there:
+        rebuilt = f"Who reads a client's gradient rebuilds its {found.noun}: seal the model"
+        guess = f"Nobody rebuilds {found.noun} for certain better than a guess from the label"
+        return f"{rebuilt}, or add noise" if found.rebuilt else guess
     return decided(STATISTICS_SEALED, found)[1]
 
 
@@ -68,20 +80,89 @@ NOTHING_SEALED: tuple[Rule[HiddenStatistics], ...] = (
     Rule(
         Verdict.LEAKS,
         lambda found: found.rebuilt,
-        "somebody rebuilds images for certain better than a guess from the label",
+        "somebody rebuilds samples for certain better than a guess from the label",
         if_sealed,
     ),
     Rule(Verdict.OPEN, always, "nobody does", if_sealed),
 )
 """Rules of a run that seals neither statistics nor updates."""
-UPDATES_SEALED: tuple[Rule[HiddenStatistics], ...] = (
-    Rule(Verdict.OPEN, always, "always: sums of clients' updates are not attacked", if_sealed),
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SumsFound:
+    """Results of attacks on sums of all updates: what the rules go by."""
+
+    noun: str
+    """Plural of a sample's name."""
+    own: str
+    """Shape of the run's own rounds."""
+    tried: bool
+    """True where an attack could be tried on a sum as the run opens."""
+    rebuilt: bool
+    """True where one did better for certain than a guess from the labels."""
+    recovered: float
+    """Share of samples that came back clearly, by the best of them."""
+    smaller: tuple[str, ...]
+    """Shapes of other sums, of fewer samples, for which one did."""
+
+
+_ALL = "Nobody received a single client's update, and everybody the sum of all of a round."
+
+
+def _smaller(found: SumsFound) -> str:
+    if not found.smaller:
+        return "and nothing from smaller ones"
+    return f"but {found.noun} were from smaller sums, the largest of {found.smaller[-1]}"
+
+
+UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.rebuilt,
+        "from a sum as large as the run's own samples are rebuilt for certain better than a guess "
+        "from the labels",
+        lambda found: (
+            f"{_ALL} From such a sum ({found.own}) {found.noun} are rebuilt better than a guess "
+            f"from the labels, {found.recovered:.0%} of them clearly: have more clients, steps or "
+            "samples in a round, or add noise"
+        ),
+    ),
+    Rule(
+        Verdict.HOLDS,
+        lambda found: found.tried,
+        "from a sum as large as the run's own they are not",
+        lambda found: (
+            f"{_ALL} From such a sum ({found.own}) no {found.noun} were rebuilt for certain better "
+            f"than a guess from the labels, {_smaller(found)}"
+        ),
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: bool(found.smaller),
+        "a sum as large as the run's own is beyond these attacks, and from smaller ones samples "
+        "are rebuilt",
+        lambda found: (
+            f"{_ALL} Its size is all that keeps {found.noun} in it from these attacks, which could "
+            f"not be tried on one of this run ({found.own}): from smaller sums {found.noun} were "
+            f"rebuilt better than a guess from the labels, the largest of {found.smaller[-1]}"
+        ),
+    ),
+    Rule(
+        Verdict.OPEN,
+        always,
+        "neither",
+        lambda found: (
+            f"{_ALL} These attacks could not be tried on one of this run ({found.own}), and "
+            "smaller ones gave nothing away"
+        ),
+    ),
 )
-"""Rules of a run of which nobody reads single clients' updates."""
+"""Rules of a run of which nobody reads single clients' updates, but all read their sums."""
 RULES: Mapping[Hidden, tuple[Rule[HiddenStatistics], ...]] = {
     Hidden.STATISTICS: STATISTICS_SEALED,
     Hidden.NOTHING: NOTHING_SEALED,
-    Hidden.UPDATES: UPDATES_SEALED,
+    Hidden.UPDATES: NOTHING_SEALED,
 }
 
 

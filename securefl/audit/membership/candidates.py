@@ -2,7 +2,7 @@
 
 An attack that only tells classes apart, or clients, must learn nothing. So non-members are dealt to
 clients label by label, as clients have them, and what is compared has for each client and label as
-many members to a non-member.
+many members to a non-member. Where targets are numbers or several labels, their strata are labels.
 
 Of a sample with label y the model says p = Pr(y | x). Attacks go by φ = log(p / (1 - p)), which is
 about normal over models (Carlini et al., IEEE S&P 2022, section V). All else follows from it: the
@@ -19,8 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import Loss
+from securefl.audit.membership.strata import strata
 from securefl.data.samples import Samples, in_order, whole
 from securefl.errors import DataError
+from securefl.losses.kinds import takes_numbers
 from securefl.task import Task
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -38,6 +40,8 @@ class Candidates:
     cell_S: Ints
     """Number for each pair of client and label."""
     member_S: NDArray[np.bool_]
+    label: str = "label"
+    """Name of what counts as a label (`Strata`); empty where all samples have the same."""
 
     def __len__(self) -> int:
         return len(self.member_S)
@@ -78,22 +82,23 @@ def candidates(task: Task, rng: np.random.Generator) -> Candidates:
     """Return all that clients train on, and test samples of the labels that they have.
 
     Each client's own test data stay with it; of data that all share each sample goes to one client,
-    drawn by how many of its label each has. Samples of labels that no client has are left out, and
-    where there are no labels all count as of one.
+    drawn by how many of its label each has. Samples of labels that no client has are left out.
 
     Raises:
         DataError: data that cannot be used.
     """
     own = [whole(data, f"client {i}") for i, data in enumerate(task.clients, 1)]
-    label_of = [_labels(y) for _, y in own]
     if task.client_tests:
         tests = [whole(data, f"test of client {i}") for i, data in enumerate(task.client_tests, 1)]
     else:
         x, y = whole(task.test, "test")
-        dealt_S = _dealt(_labels(y), label_of, rng)
+        targets = [*(y for _, y in own), y]
+        *label_of, label_S = _split(strata(targets).of_S, targets)
+        dealt_S = _dealt(label_S, label_of, rng)
         tests = [(x[dealt_S == i], y[dealt_S == i]) for i in range(len(own))]
     parts = [*own, *tests]
-    label_S = np.concatenate([_labels(y) for _, y in parts])
+    found = strata([y for _, y in parts])
+    label_S = found.of_S
     client_S = np.concatenate([np.full(len(y), i % len(own)) for i, (_, y) in enumerate(parts)])
     member_S = np.repeat([True, False], [sum(len(y) for _, y in side) for side in (own, tests)])
     cell_S = client_S * (label_S.max() + 1) + label_S
@@ -103,7 +108,12 @@ def candidates(task: Task, rng: np.random.Generator) -> Candidates:
         client_S.astype(np.int64),
         cell_S.astype(np.int64),
         member_S,
+        found.noun,
     )
+
+
+def _split(label_S: Ints, parts: Sequence[Tensor]) -> list[Ints]:
+    return np.split(label_S, np.cumsum([len(part) for part in parts])[:-1])
 
 
 def _others(sizes: Iterable[tuple[int, int]], ratio: int) -> int:
@@ -124,12 +134,6 @@ def _dealt(label_S: Ints, label_of: Sequence[Ints], rng: np.random.Generator) ->
     return client_S
 
 
-def _labels(y: Tensor) -> Ints:
-    if y.dim() != 1 or y.is_floating_point():
-        return np.zeros(len(y), np.int64)
-    return y.cpu().numpy().astype(np.int64)
-
-
 LARGEST = 700.0
 """Largest |φ|: beyond, p or 1 - p is no number in float64."""
 Phi: TypeAlias = NDArray[np.float64]
@@ -139,19 +143,21 @@ def confidences(model: nn.Module, data: Samples, loss: Loss) -> Phi:
     """Return φ of each sample, shape (samples,), within ±700; the model is left in evaluation mode.
 
     Of a classifier that gives one label for a sample p is its softmax, whatever it was trained by.
-    Of any other model p = e^-loss: for mean squared errors the likelihood under normal noise, up to
-    its scale.
+    Of any other model p = e^-loss. For torch's losses of numbers it is e^-(loss / that of the mean
+    target of all samples): for squared errors the likelihood under normal noise, up to its scale.
 
     Raises:
-        DataError: the model gives no numbers, or the loss of a sample is negative.
+        DataError: the model gives no numbers, the loss of a sample is negative, or a sample has no
+            loss of its own, since that of a batch is no mean of them: Cox's, over pairs.
     """
     model.eval()
+    unit = _unit(data, loss)
     device = next(model.parameters()).device
     found = []
     with torch.no_grad():
         for batch in in_order(data):
             x, y = (tensor.to(device) for tensor in batch)
-            found.append(_batch(model(x), y, loss).to("cpu", torch.float64).numpy())
+            found.append(_batch(model(x), y, loss, unit).to("cpu", torch.float64).numpy())
     phi_S = np.concatenate(found)
     if np.isnan(phi_S).any():
         raise DataError("the model's output is not a number for some sample: it has diverged")
@@ -181,11 +187,32 @@ def _bounded(phi: Phi) -> Phi:
     return np.clip(phi, -LARGEST, LARGEST)
 
 
-def _batch(output: Any, y: Tensor, loss: Loss) -> Tensor:
-    if isinstance(output, Tensor) and output.dim() == 2 and y.dim() == 1:
+def _unit(data: Samples, loss: Loss) -> float:
+    """Return the loss of who gives the mean target for every sample; 1 where targets are labels."""
+    if not takes_numbers(loss):
+        return 1.0
+    _, y = data.take(torch.arange(len(data)))
+    return float(loss(y.mean(0).expand_as(y), y)) or 1.0
+
+
+def _batch(output: Any, y: Tensor, loss: Loss, unit: float) -> Tensor:
+    classes = y.dim() == 1 and not y.is_floating_point()
+    if classes and isinstance(output, Tensor) and output.dim() == 2:
         return _of_logits(output.double(), y)
     each = [float(loss(output[i : i + 1], y[i : i + 1])) for i in range(len(y))]
-    return torch.from_numpy(of_losses(each))
+    _require_own_losses(each, float(loss(output, y)))
+    return torch.from_numpy(of_losses(np.asarray(each) / unit))
+
+
+def _require_own_losses(each: Sequence[float], together: float) -> None:
+    """Raise DataError where a batch's loss is no mean, weighted or not, of its samples' losses."""
+    room = 1e-4 * max(abs(together), *map(abs, each))
+    if not min(each) - room <= together <= max(each) + room:
+        raise DataError(
+            f"the loss of {len(each)} samples together is {together:.3g}, and those of single ones "
+            f"are in {min(each):.3g}..{max(each):.3g}, so it is no mean of them: a sample has no "
+            "loss of its own, as in Cox's over pairs, and attacks that go by it cannot be tried"
+        )
 
 
 def _of_logits(logit_BC: Tensor, y_B: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ def membership_section(
         [number for each in found for number in _numbers(each, seed)] + rare,
         [_table(found, compared.alarmed)],
         [_picture({each.name: each.roc for each in found}, members, others)],
-        [*refusal, *_notes(members, others, shadows)],
+        [*refusal, *_notes(members, others, shadows, pool.label)],
     )
 
 
@@ -154,10 +154,11 @@ def _picture(rocs: Mapping[str, Roc], members: int, others: int) -> Picture:
     )
 
 
-def _notes(members: int, others: int, shadows: Shadows | None) -> list[str]:
+def _notes(members: int, others: int, shadows: Shadows | None, label: str) -> list[str]:
     compared = (
         f"Compared were {members} training and {others} test records, in the same ratio for each "
-        "client and label: neither labels nor clients tell them apart."
+        f"client{label and ' and '}{label}: neither {label and label + ' nor '}client tells them "
+        "apart."
     )
     rule = (
         "An attack counts as found where its AUC or its TPR at 1 % has a probability under chance "

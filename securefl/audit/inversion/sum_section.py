@@ -1,0 +1,145 @@
+"""Sums of all updates in the section on gradient inversion: which are tried, and their words."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from securefl.audit.findings import FindingsTable, Number
+from securefl.audit.inversion.opened_total import OpenedRound, RoundShape
+from securefl.audit.inversion.sum_attacks import AttackedSums, SumAttacker, SumEffort, attacked_sums
+from securefl.audit.inversion.verdict import SumsFound
+
+CLIENTS = (3, 5, 10)
+"""Numbers of clients in the small sums that are tried beside the run's own."""
+MOST_STEPS = 20
+"""Local steps up to which small sums are tried with as many as the run's."""
+MOST_GRADIENTS = 2000
+"""Number of clients' gradients that sums of one shape are made of at most."""
+METHODS = {
+    SumAttacker.FIRST_LAYER: "inputs of units of the first layer, or of pairs, that one sample "
+    "alone was on for, where the model says that it would have had this gradient",
+    SumAttacker.MATCHING: "gradient matching of all samples in the sum, as of one mini-batch",
+}
+NOTES = (
+    (
+        "Of sums the attackers know the model before the round, the numbers of clients, steps and "
+        "samples, all labels, and public samples. Clients weigh the same, and take plain steps of "
+        "SGD at the run's learning rate, with mini-batches drawn anew for each sum. With more "
+        "clients than the run's, several share what one of these has."
+    ),
+    (
+        "Gradient matching is of sums of few samples alone. What single units show needs "
+        "statistics that are constants: where BN normalises samples together, none has a unit to "
+        "itself."
+    ),
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SumsTried:
+    """Attacks on sums of a run's own rounds, and on smaller ones."""
+
+    own: AttackedSums | None
+    """None where the run's rounds are too large to be played."""
+    small: Sequence[AttackedSums]
+    shape: RoundShape
+    """Shape of the run's own rounds."""
+
+    def each(self) -> Iterator[AttackedSums]:
+        """Yield all, the run's own last."""
+        yield from self.small
+        if self.own:
+            yield self.own
+
+    def found(self, noun: str) -> SumsFound:
+        """Return what the rules go by."""
+        rebuilt = [str(one.shape) for one in self.small if one.is_rebuilt]
+        return SumsFound(
+            noun,
+            str(self.shape),
+            tried=bool(self.own and self.own.by),
+            rebuilt=bool(self.own and self.own.is_rebuilt),
+            recovered=max(map(self.own.recovered, self.own.by.values()), default=0.0)
+            if self.own
+            else 0.0,
+            smaller=tuple(rebuilt),
+        )
+
+
+def tried_sums(opened: OpenedRound, effort: SumEffort, seed: int) -> SumsTried:
+    """Attack sums of the run's own rounds, and of 3, 5 and 10 clients with the least mini-batches.
+
+    Small sums are of one step and of the run's own number of steps.
+
+    Raises:
+        DataError: samples of no kind that is rebuilt.
+    """
+    own = opened.shape
+    steps = dict.fromkeys((1, own.steps if own.steps <= MOST_STEPS else 1))
+    shapes = [RoundShape(n, e, opened.least) for e in steps for n in CLIENTS]
+    shapes.append(RoundShape(own.clients, 1, own.batch))
+    shapes = [s for s in dict.fromkeys(shapes) if s != own and opened.fits(s)]
+
+    def attacked(shape: RoundShape) -> AttackedSums | None:
+        n = min(effort.sums, MOST_GRADIENTS // (shape.clients * shape.steps))
+        return attacked_sums(opened, shape, n, effort, seed) if n > 1 else None
+
+    small = [one for one in map(attacked, shapes) if one]
+    return SumsTried(attacked(own) if opened.fits(own) else None, small, own)
+
+
+def sum_numbers(tried: SumsTried, seed: int) -> Iterator[Number]:
+    """Yield each attack's measure, and its gain over the guess from the labels."""
+    for one in tried.each():
+        kind, over = one.kind, f"sum of {one.shape}"
+        about = f"{kind.middle} and 95 % interval over sums of {one.n_samples} {kind.noun}"
+        for name, row, method in (
+            ("no information", one.nothing, "the mean public sample"),
+            ("baseline", one.baseline, "the guess from the labels"),
+            *((name.value, row, METHODS[name]) for name, row in one.by.items()),
+        ):
+            measure = one.average(row)
+            named = f"{over}: {kind.measure}, {name}"
+            yield Number.of(named, measure, f"{method}; {about}", seed, kind.unit)
+        for name, found in one.gains().items():
+            named = f"{over}: gain over baseline, {name}"
+            yield Number.of(named, found, f"{METHODS[name]}; {about}; paired", seed, kind.unit)
+            share = one.recovered(one.by[name])
+            clear = f"share of {kind.noun} that come back clearly, {kind.measure} {kind.bound}"
+            yield Number(f"{over}: recovered, {name}", share, clear, seed, unit="%")
+
+
+def sum_table(tried: SumsTried) -> FindingsTable:
+    """Return a row for each attack on each sum; in red those that do better than the guess."""
+    rows, alarming = list[tuple[str, ...]](), set[int]()
+    kind = next(tried.each()).kind
+    for one in tried.each():
+        about = [f"{one.shape}{' (this run)' if one is tried.own else ''}", f"{one.n_samples:,}"]
+        guesses = [kind.shown(one.average(row)) for row in (one.nothing, one.baseline)]
+        gains = one.gains()
+        for name, row in one.by.items():
+            if gains[name].low > 0:
+                alarming.add(len(rows))
+            found = [kind.shown(one.average(row)), kind.shown(gains[name])]
+            rows.append((*about, *guesses, name.value, *found, f"{one.recovered(row):.0%}"))
+        if not one.by:
+            rows.append((*about, *guesses, "none could be tried", "", "", ""))
+    columns = (
+        *("sum of", f"{kind.noun} in it", "no information", f"guess, {kind.unit}"),
+        *("attack", f"{kind.measure}, {kind.unit}", "gain over the guess", "recovered"),
+    )
+    return FindingsTable("Sums of all clients' updates", columns, rows, frozenset(alarming))
+
+
+def figures(tried: SumsTried) -> str:
+    """Return each sum's guess and best attack in a few words."""
+    said = []
+    for one in tried.each():
+        name = one.surest
+        if name:
+            best, guess = (
+                one.kind.told(one.average(row).value) for row in (one.by[name], one.baseline)
+            )
+            said.append(f"{one.shape}: {best}, {guess} guessed")
+    return f" ({'; '.join(said)})" if said else ""

@@ -1,0 +1,161 @@
+"""Sums of all clients' updates: by hand, what they give away, and that the verdict says it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from securefl.audit.findings import Section
+from securefl.audit.inversion.gradient_matching import Search
+from securefl.audit.inversion.hidden_statistics import Hidden
+from securefl.audit.inversion.opened_total import OpenedRound, RoundShape, opened_sums
+from securefl.audit.inversion.report_section import InversionEffort, inversion_section
+from securefl.audit.inversion.sample_kind import ReadingKind
+from securefl.audit.inversion.sum_attacks import SumAttacker, SumEffort, attacked_sums
+from securefl.audit.inversion.target import NormalisedBatch, Target
+from securefl.audit.inversion.unit_inputs import Share, inputs_shown, known_first_layer
+from securefl.audit.rules import Verdict
+from securefl.norms.find import statistics
+
+LR = 0.1
+ALONE = SumEffort(8, 0, Search(1, 1))
+"""What single units show, and no search."""
+
+
+def drawn(n, seed=0, n_classes=2):
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 12, generator=rng, dtype=torch.float64)
+    return x, (x[:, :n_classes] + torch.randn(n, n_classes, generator=rng)).argmax(1)
+
+
+def opened(shape=None, n_classes=2, width=64, normalised=NormalisedBatch.GIVEN):
+    """Four clients of forty rows, of normal readings."""
+    torch.manual_seed(1)
+    net = nn.Sequential(
+        nn.Linear(12, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, n_classes)
+    ).double()
+    x, y = drawn(160, n_classes=n_classes)
+    for _ in range(30):
+        net(x)
+    clients = [(x[i::4], y[i::4]) for i in range(4)]
+    others = clients[1] if normalised is NormalisedBatch.POOLED else None
+    public = drawn(300, 1, n_classes)
+    target = Target("rows", net.eval(), clients[0], public, normalised, others=others)
+    return OpenedRound(target, clients, shape or RoundShape(4, 1, 1), LR)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_sum_is_of_the_moves_of_clients_that_step_by_torchs_sgd(steps):
+    """With BN in evaluation; divided by the rate and by the number of clients."""
+    of, shape = opened(), RoundShape(2, steps, 4)
+    found = opened_sums(of, shape, 1, torch.Generator().manual_seed(3))
+    x_S, y_S = found.x_NS[0], found.y_NS[0]
+    assert len(torch.unique(x_S, dim=0)) == 2 * steps * 4
+    start = dict(of.target.model.named_parameters())
+    moved = {name: torch.zeros_like(p) for name, p in start.items()}
+    for client in range(2):
+        net = copy.deepcopy(of.target.model).eval()
+        sgd = torch.optim.SGD(net.parameters(), LR)
+        for step in range(steps):
+            part = slice(4 * (2 * step + client), 4 * (2 * step + client + 1))
+            sgd.zero_grad()
+            functional.cross_entropy(net(x_S[part]), y_S[part]).backward()
+            sgd.step()
+        for name, p in net.named_parameters():
+            moved[name] += (start[name] - p).detach() / LR / 2
+    for name, value in moved.items():
+        torch.testing.assert_close(found.gradients[name][0], value, rtol=1e-9, atol=1e-11)
+
+
+def test_fedtans_sum_of_one_step_is_the_unions_gradient():
+    """BN over all clients' batches, as in training on their union; all learn its statistics."""
+    of = opened(normalised=NormalisedBatch.POOLED)
+    found = opened_sums(of, RoundShape(3, 1, 2), 1, torch.Generator().manual_seed(3))
+    net = copy.deepcopy(of.target.model).train()
+    net[1].momentum = 1.0
+    functional.cross_entropy(net(found.x_NS[0]), found.y_NS[0]).backward()
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(found.gradients[name][0], p.grad, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found.exact["1"][0][0], statistics(net)["1.running_mean"])
+
+
+@pytest.mark.parametrize(("n_classes", "clients"), [(2, 3), (2, 5), (2, 10), (4, 3)])
+def test_sums_of_single_rows_give_rows_away_and_hardly_any_that_was_not_there(n_classes, clients):
+    """Of a model with a difference of two outputs most; of more classes, units of one row alone."""
+    of = opened(n_classes=n_classes)
+    sums = opened_sums(of, RoundShape(clients, 1, 1), 4, torch.Generator().manual_seed(0))
+    layer = known_first_layer(of.target, statistics_of(of.target.model))
+    assert (layer.v_M is None) == (n_classes > 2)
+    ranges, n_found = ReadingKind.of(of.target.public[0]).ranges(), 0
+    for i in range(4):
+        sides = (sums.gradients[f"0.{side}"][i] for side in ("weight", "bias"))
+        shown = inputs_shown(layer, *sides, sums.y_NS[i], Share(1 / clients), ranges)[:clients]
+        there = torch.cdist(shown, sums.x_NS[i]).amin(1) < 1e-3
+        assert int((~there).sum()) <= 1
+        n_found += int(there.sum())
+    assert n_found >= (0.6 * 4 * clients if n_classes == 2 else 1)
+
+
+def statistics_of(net):
+    return {"1": (net[1].running_mean, net[1].running_var)}
+
+
+def test_noise_shows_no_rows():
+    """In the place of a sum: nothing that it seems to show has such a gradient."""
+    of, rng = opened(), torch.Generator().manual_seed(0)
+    layer = known_first_layer(of.target, statistics_of(of.target.model))
+    noise = torch.randn(64, 13, generator=rng, dtype=torch.float64)
+    ranges = ReadingKind.of(of.target.public[0]).ranges()
+    y = torch.tensor([0, 1, 1])
+    assert len(inputs_shown(layer, noise[:, 1:], noise[:, 0], y, Share(1 / 3), ranges)) <= 1
+
+
+def test_what_sums_give_away_falls_with_their_samples():
+    """In shares of rows that come back; and who reads a large sum has the guess alone."""
+    of = opened()
+    shares = []
+    for shape in (RoundShape(3, 1, 1), RoundShape(3, 1, 8), RoundShape(4, 1, 32)):
+        found = attacked_sums(of, shape, 8, ALONE, seed=0)
+        assert list(found.by) == [SumAttacker.FIRST_LAYER]
+        shares.append(found.recovered(found.by[SumAttacker.FIRST_LAYER]))
+        assert found.n_samples == shape.clients * shape.batch
+    assert shares[0] > 0.6 > shares[1] > shares[2]
+    assert not found.is_rebuilt
+    gains = found.gains()[SumAttacker.FIRST_LAYER]
+    assert abs(gains.value) < 0.01
+
+
+def judged(shape, **of) -> Section:
+    made = opened(shape, **of)
+    effort = InversionEffort(2, 2, Search(1, 1), SumEffort(6, 0, Search(1, 1)))
+    return inversion_section([made.target], 0, effort, Hidden.UPDATES, made)
+
+
+def test_the_section_of_a_sealed_model_is_about_its_own_sums():
+    """Rows of one step of one row each come back; of 32 each, none; FedTAN's are not tried."""
+    leaks = judged(RoundShape(4, 1, 1))
+    assert leaks.verdict is Verdict.LEAKS
+    assert "everybody the sum" in leaks.words
+    table = leaks.tables[0]
+    assert [row[0] for row in table.rows][-1] == "4 clients, 1 step of 1 (this run)"
+    assert len(table.rows) - 1 in table.alarming
+    holds = judged(RoundShape(4, 1, 32))
+    assert holds.verdict is Verdict.HOLDS
+    assert "from smaller sums" in holds.words
+    names = {number.name for number in holds.numbers}
+    assert "sum of 3 clients, 1 step of 1: gain over baseline, first layer" in names
+    pooled = judged(RoundShape(4, 1, 8), normalised=NormalisedBatch.POOLED)
+    assert pooled.verdict is Verdict.OPEN
+    assert "could not be tried" in pooled.words
+
+
+def test_fedtans_small_sums_are_matched():
+    """With the statistics that all learn, better than from the labels alone."""
+    of = opened(normalised=NormalisedBatch.POOLED)
+    found = attacked_sums(of, RoundShape(3, 1, 1), 6, SumEffort(6, 8, Search(150, 1)), seed=0)
+    assert list(found.by) == [SumAttacker.MATCHING]
+    assert found.gains()[SumAttacker.MATCHING].value > 0.1
