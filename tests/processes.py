@@ -476,18 +476,18 @@ def client_process(site, name, say):
     return ClientProcess(site.identity(name), site.party(name), site.bundle("client"), say)
 
 
-def round_begins(process, round_number, state, before=(), **changes):
+def round_begins(process, round_number, state, before=(), after=0, **changes):
     """Return the body of ROUND as a server sends it, with the whole model, and signs it.
 
-    `before` are the models of earlier rounds that it shows.
+    `before` are the models of all earlier rounds, of which it shows those that come `after`.
     """
     sign, job = process.party.as_server
-    now = Shown(round_number, state_digest(state))
+    now, shown = Shown(round_number, state_digest(state)), [x for x in before if x.round > after]
     lineage = over(beginning(job), [*before, now])
     signature = sign(Statement.content(job, round_number, lineage)).hex()
-    head = {"round": round_number, "since": 0, "whole": True, "shown": len(before)}
+    head = {"round": round_number, "since": 0, "whole": True, "after": after, "shown": len(shown)}
     begins = bodies.RoundBegins(**head | {"signature": signature} | changes)
-    return bodies.headed(begins) + bodies.shown_bytes(before) + bodies.state_bytes(state, None)
+    return bodies.headed(begins) + bodies.shown_bytes(shown) + bodies.state_bytes(state, None)
 
 
 def any_welcome():

@@ -25,6 +25,7 @@ from securefl.network import bodies
 from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import ProcessIdentity
+from securefl.network.models_shown import ModelsShown
 from securefl.network.monitor import ClientMonitor
 from securefl.network.party import GONE, ClientParty, PartySession
 from securefl.network.saying import SESSION, Warned
@@ -106,6 +107,11 @@ class ClientProcess:
             raise kind(f"{link.name}: {reason}") from over
         name = self.party.name
         if self._is_done():
+            if last := ModelsShown(self.party.folder, name, self._job).last():
+                self.say(
+                    f"{name}: was shown models of lineage {last.lineage[:16]} up to round "
+                    f"{last.round}; the log of each client that was in that round has the same"
+                )
             return self.say(f"{name}: the run is over")
         return self.say(
             f"{name}: {link.name} says that the run is over, and has last asked for round "
