@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from securefl.federation.total import Terms, state_digest, with_job
+from securefl.federation.lineage import Shown, beginning, over
+from securefl.federation.total import Terms, state_digest
 from securefl.network import bodies
 from securefl.network.connect import connected
 from securefl.network.frames import Frame
@@ -27,6 +28,7 @@ class Liar:
     job_id: str = ""
     terms: Terms = field(default_factory=Terms)
     state: object = None
+    lineage: str = ""
     sent: list = field(default_factory=list)
 
     async def run(self, server, patience_s):
@@ -53,10 +55,15 @@ class Liar:
             self.state = self.party.job.algorithm.init(self.party.job.task.model)
         elif received.frame in kinds:
             head, tensors = bodies.apart(kinds[received.frame], received.body, "server")
+            shown = []
             if received.frame is Frame.ROUND:
                 self.terms = Terms(head.times, head.since)
+                shown, tensors = bodies.shown_apart(head.shown, tensors, "server")
             known = None if head.whole else self.state
             self.state = bodies.read_state(tensors, self.state, known, head.round - 1)
+            if received.frame is Frame.ROUND:
+                begun = self.lineage if head.after else beginning(self.job_id)
+                self.lineage = over(begun, [*shown, Shown(head.round, state_digest(self.state))])
 
     # What it may have to say: sealed and signed as an honest client's, of zeros.
 
@@ -66,8 +73,7 @@ class Liar:
 
     def message(self, spec, **changes):
         model = state_digest(self.state)
-        told = with_job(model, self.job_id)
-        about = {"state": self.terms.bind(told), "model": model} | changes
+        about = {"state": self.terms.bind(self.lineage), "model": model} | changes
         values, round_number = {"x": torch.zeros(spec.n_values)}, self.state.round + 1
         made = self.party.client.contribute(self.run_id, round_number, spec, values, **about)
         self.sent.append(made)

@@ -24,6 +24,8 @@ from key_folders import cheap
 import securefl
 from securefl.errors import PeerError
 from securefl.exchange.policy import Policy
+from securefl.federation.lineage import Shown, Statement, beginning, over
+from securefl.federation.total import state_digest
 from securefl.network import bodies
 from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.client import ClientProcess
@@ -474,6 +476,20 @@ def client_process(site, name, say):
     return ClientProcess(site.identity(name), site.party(name), site.bundle("client"), say)
 
 
+def round_begins(process, round_number, state, before=(), after=0, **changes):
+    """Return the body of ROUND as a server sends it, with the whole model, and signs it.
+
+    `before` are the models of all earlier rounds, of which it shows those that come `after`.
+    """
+    sign, job = process.party.as_server
+    now, shown = Shown(round_number, state_digest(state)), [x for x in before if x.round > after]
+    lineage = over(beginning(job), [*before, now])
+    signature = sign(Statement.content(job, round_number, lineage)).hex()
+    head = {"round": round_number, "since": 0, "whole": True, "after": after, "shown": len(shown)}
+    begins = bodies.RoundBegins(**head | {"signature": signature} | changes)
+    return bodies.headed(begins) + bodies.shown_bytes(shown) + bodies.state_bytes(state, None)
+
+
 def any_welcome():
     """Return one to a run of its own."""
     return bodies.Welcome(run=secrets.token_hex(32), job=secrets.token_hex(32))
@@ -486,6 +502,7 @@ def fake_server(site, serve, who="alice", welcome=None):
     """
     said, welcome = [], welcome or any_welcome()
     process = client_process(site, who, said.append)
+    process.party.as_server = site.identity(SERVER, "server").key.sign, welcome.job
     enough, connections = asyncio.Event(), []
 
     async def served(link):

@@ -26,6 +26,7 @@ from securefl.federation.contribution import (
     Sent,
     cannot_send,
 )
+from securefl.federation.lineage import Shown, extended
 from securefl.federation.total import (
     Terms,
     as_sent,
@@ -69,6 +70,8 @@ class RoundContext:
     """Id of the job, the same in all sessions, of which sites have kept files; empty without."""
     uncounted: frozenset[str] = frozenset()
     """Clients whose update is refused, as it did not count in the round that is played again."""
+    past: str = ""
+    """Lineage of the job's models before this one; empty where nobody keeps it."""
     model: str = field(init=False)
     """Digest of the state alone, which every signed header names; empty where nothing is signed."""
 
@@ -89,6 +92,8 @@ class RoundContext:
     @property
     def told(self) -> str:
         """Digest of what all clients are sent at its start; empty where nothing is signed."""
+        if self.model and self.past:
+            return extended(self.past, Shown(self.number, self.model))
         return with_job(self.model, self.job) if self.model else ""
 
     def terms(self, name: str) -> Terms:

@@ -99,7 +99,8 @@ class RemoteRound:
         context = self.ongoing.context
         times = {name: context.times[name] for name in names}
         since = {name: context.since.get(name, 0) for name in names}
-        return Begin(context.run, context.state, times, since, context.in_memory, context.job)
+        about = context.in_memory, context.job, context.past
+        return Begin(context.run, context.state, times, since, *about)
 
     def _at_sites(self, names: Collection[str]) -> dict[str, list[str]]:
         return by_site(names, self.home)

@@ -15,6 +15,7 @@ from securefl.exchange.sums import Adder, OpenedSum, RunningSum, Values
 from securefl.federation.contribution import PlainContribution, PlainRows
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry, Ledger
+from securefl.federation.lineage import Lineage
 from securefl.federation.message import (
     Expected,
     Roster,
@@ -112,6 +113,7 @@ class Server:
         ledger: Ledger | None = None,
         report: Callable[[Incident], None] = lambda _incident: None,
         job: str = "",
+        lineage: Lineage | None = None,
         blind: bool = False,
     ) -> None:
         """Begin a run.
@@ -126,10 +128,13 @@ class Server:
             ledger: keeps an entry of every message.
             report: gets every contribution that does not count.
             job: see `RoundContext.job`.
+            lineage: record of the models that rounds began with; None where all clients are in one
+                process, and nobody could be shown another.
             blind: whether it relays sealed totals in mid-round that it cannot read.
         """
         self.run = run
         self.job = job
+        self.lineage = lineage
         self.blind = blind
         self.roster = roster
         self.plain = plain or PlainChannel("float32")

@@ -36,6 +36,8 @@ class Begin:
     """Names of messages that need not be signed."""
     job: str = ""
     """Id of the job: see `RoundContext.job`."""
+    past: str = ""
+    """Lineage of the models before: see `RoundContext.past`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ class Site:
         self.abandon()
         plan = self._plan(request.state)
         who = request.times, request.since, request.in_memory, request.job
-        context = RoundContext(request.run, request.state, plan, *who)
+        context = RoundContext(request.run, request.state, plan, *who, past=request.past)
         memories = self._store.of_rounds(request.since)
 
         def train(ask: Callable[[Asked], Answer]) -> Done:

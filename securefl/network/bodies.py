@@ -29,6 +29,7 @@ from securefl.errors import (
 )
 from securefl.exchange.one_time_match import SCORE_BYTES
 from securefl.exchange.opener import Answer, ScorePart
+from securefl.federation.lineage import Shown
 from securefl.federation.message import (
     MAX_HEADER_BYTES,
     NUMBER,
@@ -47,9 +48,10 @@ from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 Word = Annotated[str, Field(pattern=r"^\w{1,64}$")]
-VERSION = 10
+VERSION = 11
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
+_SHOWN = struct.Struct("<I32s")
 HEAD_BYTES = 2**16
 """Bytes of safetensors' own head beside the tensors, at most; and 256 for each of them."""
 MAX_VALUES = 2**26
@@ -151,7 +153,7 @@ class Welcome(Body):
 
 
 class RoundBegins(Body):
-    """Round that begins, and how a client takes part in it; tensors follow."""
+    """Round that begins, and how a client takes part in it; models shown and tensors follow."""
 
     round: Round
     times: Annotated[int, Field(ge=1, lt=2**31)] = 1
@@ -160,6 +162,12 @@ class RoundBegins(Body):
     """The last round in which it counted."""
     whole: bool
     """True where all tensors follow, not just those that differ from the last that were sent."""
+    after: RoundsDone = 0
+    """Round up to which this client knows the models of earlier rounds; 0 where all follow."""
+    shown: RoundsDone = 0
+    """Number of these that follow, without the one that this round begins with."""
+    signature: Annotated[str, Field(pattern=r"^([0-9a-f]{128})?$")] = ""
+    """Signature of the server over the lineage of the models (`federation.lineage`)."""
 
 
 class QuestionBody(Body):
@@ -367,6 +375,28 @@ def apart(kind: type[Parsed], body: bytes, sender: str) -> tuple[Parsed, bytes]:
     if length > SMALL or end > len(body):
         raise PeerError(f"{sender}: bad {kind.__name__} (its head says {length} bytes)")
     return parsed(kind, body[_LENGTH.size : end], sender), body[end:]
+
+
+def shown_bytes(shown: Sequence[Shown]) -> bytes:
+    """Encode the models of earlier rounds: of each its number and its digest, 36 bytes."""
+    return b"".join(_SHOWN.pack(one.round, bytes.fromhex(one.model)) for one in shown)
+
+
+def n_shown_bytes(n_models: int) -> int:
+    """Return the exact length of so many models of earlier rounds."""
+    return n_models * _SHOWN.size
+
+
+def shown_apart(n_models: int, body: bytes, sender: str) -> tuple[list[Shown], bytes]:
+    """Part what `shown_bytes` wrote of so many models from the tensors behind it.
+
+    Raises:
+        PeerError: there are fewer.
+    """
+    end = n_shown_bytes(n_models)
+    if end > len(body):
+        raise PeerError(f"{sender}: sent fewer models of earlier rounds than it says")
+    return [Shown(n, model.hex()) for n, model in _SHOWN.iter_unpack(body[:end])], body[end:]
 
 
 def state_bytes(state: State, known: State | None) -> bytes:

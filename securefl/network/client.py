@@ -15,15 +15,17 @@ from securefl.errors import KeyFileError, NotOfThisRun, PeerError, SecureFLError
 from securefl.exchange.blind import BlindTotal
 from securefl.federation.clients_round import Answer
 from securefl.federation.contribution import Refused, Sent
+from securefl.federation.lineage import Shown
 from securefl.federation.message import CARD
 from securefl.federation.query import Query
 from securefl.federation.site import Answers, Ask, Asked, Begin, Continue, Done, Reply, Request
-from securefl.federation.total import read_total
+from securefl.federation.total import read_total, state_digest
 from securefl.metrics.by_name import shown, title
 from securefl.network import bodies
 from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import ProcessIdentity
+from securefl.network.models_shown import ModelsShown
 from securefl.network.monitor import ClientMonitor
 from securefl.network.party import GONE, ClientParty, PartySession
 from securefl.network.saying import SESSION, Warned
@@ -105,6 +107,11 @@ class ClientProcess:
             raise kind(f"{link.name}: {reason}") from over
         name = self.party.name
         if self._is_done():
+            if last := ModelsShown(self.party.folder, name, self._job).last():
+                self.say(
+                    f"{name}: was shown models of lineage {last.lineage[:16]} up to round "
+                    f"{last.round}; the log of each client that was in that round has the same"
+                )
             return self.say(f"{name}: the run is over")
         return self.say(
             f"{name}: {link.name} says that the run is over, and has last asked for round "
@@ -226,22 +233,28 @@ class _Turn:
 
     def _begin(self) -> Begin:
         session, party = self.session, self.session.party
-        head, tensors = bodies.apart(bodies.RoundBegins, self._body(), self.link.name)
+        server = self.link.name
+        head, rest = bodies.apart(bodies.RoundBegins, self._body(), server)
+        shown, tensors = bodies.shown_apart(head.shown, rest, server)
+        del rest
         self._require_planned(head.round)
         if head.since >= head.round:
-            raise PeerError(f"{self.link.name}: round {head.round} after round {head.since}")
+            raise PeerError(f"{server}: round {head.round} after round {head.since}")
         if head.times > party.most_times:
             # Its values would be all that is left of a total.
             raise PeerError(
-                f"{self.link.name}: says that this client counts {head.times} times, and by the "
+                f"{server}: says that this client counts {head.times} times, and by the "
                 f"settings it is {party.most_times} at most"
             )
         state = session.take_state(tensors, head.round, whole=head.whole)
-        party.require_record("update", state)
+        model = state_digest(state)
+        party.require_record("update", head.round, model)
         session.store.claim("update", head.round)
+        now = Shown(head.round, model)
+        past = session.models.follow(now, shown, head.after, head.signature, self.link)
         session.round = session.asked = head.round
         times, since = {party.name: head.times}, {party.name: head.since}
-        return Begin(session.run, state, times, since, job=session.job)
+        return Begin(session.run, state, times, since, job=session.job, past=past)
 
     def _question(self) -> Ask:
         session, name = self.session, self.session.party.name
@@ -254,7 +267,7 @@ class _Turn:
             )
         state = session.take_state(tensors, head.round, whole=head.whole)
         if head.name != CARD:  # it says the same again
-            session.party.require_record(head.name, state)
+            session.party.require_record(head.name, head.round, state_digest(state))
             session.store.claim(head.name, head.round)
         session.asked = head.round
         return Ask(

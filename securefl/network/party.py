@@ -27,6 +27,7 @@ from securefl.network import bodies
 from securefl.network.approval import APPROVED, ApprovedJob
 from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import ProcessIdentity
+from securefl.network.models_shown import ModelsShown
 from securefl.network.sealed_for import SealedFor
 from securefl.network.settings import check_scope
 from securefl.network.store import FileStore
@@ -53,6 +54,7 @@ class PartySession:
     site: Site
     respondent: Respondent
     store: FileStore
+    models: ModelsShown
     like: State
     """State with the names, shapes and types of all others."""
     state: State | None = None
@@ -71,8 +73,9 @@ class PartySession:
         if self.due:  # nothing else, before it ends the round or this client's part in it
             return {Frame.TOTAL: self.party.most_total_bytes(self.due), **GONE}
         size = bodies.max_state_bytes(self.like)
+        earlier = bodies.n_shown_bytes(self.party.job.config.run.rounds)
         return {
-            Frame.ROUND: size,
+            Frame.ROUND: size + earlier,
             Frame.QUESTION: size,
             Frame.BUNDLE: bodies.MAX_BUNDLE,
             Frame.COUNTED: 0,
@@ -164,14 +167,16 @@ class ClientParty:
         client.card_keys = keys
         self.officers = bundle.officers()
 
-    def require_record(self, what: str, state: State) -> None:
+    def require_record(self, what: str, round_number: int, model: str) -> None:
         """Require that whoever opens has the record of all that was opened at this model.
+
+        `model` is the digest of the state that the server has sent.
 
         Raises:
             ConfigError, RunFolderError: as `SealedFor.require`.
         """
         if self.job.config.needs_cards:
-            self.sealed_for.require(self.officers, what, state.round + 1, state_digest(state))
+            self.sealed_for.require(self.officers, what, round_number, model)
 
     def session(self, run: str, job_id: str) -> PartySession:
         """Begin a session of a run.
@@ -201,7 +206,8 @@ class ClientParty:
             x, y = own[name].take(torch.arange(len(own[name])))
             store.require_data(state_digest(State(0, {Kind.PARAMETERS: {"x": x, "y": y}})))
         site = Site(clients, Sequential(trained), respondent, self.plan, self.precision, store)
-        return PartySession(self, run, job_id, site, respondent, store, like)
+        shown = ModelsShown(self.folder, name, job_id)
+        return PartySession(self, run, job_id, site, respondent, store, shown, like)
 
 
 def _hollow(state: State) -> State:

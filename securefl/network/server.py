@@ -35,6 +35,7 @@ from securefl.federation.cards import Cards
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.incidents import PASSED, SITS_OUT, Incident
 from securefl.federation.ledger import SERVER
+from securefl.federation.lineage import Lineage
 from securefl.federation.message import CARD, SCORE_MEAN, SCORING
 from securefl.federation.officers import Officers
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear, SealedMatch
@@ -257,6 +258,12 @@ class ServerProcess:
     ) -> tuple[Rounds, NetworkSites]:
         job, config, loop = self.job, self.job.config, asyncio.get_running_loop()
         adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
+        models = (
+            members.job,
+            self.identity.key.sign,
+            folder.models_shown(),
+            folder.note_models_shown,
+        )
         server = Server(
             members.run,
             self.bundle.clients(),
@@ -266,6 +273,7 @@ class ServerProcess:
             sealed=job.sealed,
             ledger=self.record.ledger,
             job=members.job,
+            lineage=Lineage(*models),
             blind=config.exchange.blind,
             report=lambda incident: self._note(incident, members, loop),
         )

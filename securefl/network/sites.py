@@ -16,6 +16,7 @@ from securefl.errors import PeerError
 from securefl.exchange.blind import BlindTotal
 from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
+from securefl.federation.lineage import Shown
 from securefl.federation.message import claimed_name
 from securefl.federation.query import Query
 from securefl.federation.remote import Begun, Lost, Outcome, RemoteRound, answers, counted
@@ -86,6 +87,8 @@ class NetworkSites:
     _home: dict[str, str] = field(default_factory=dict)
     _has: dict[str, tuple[Link, State]] = field(default_factory=dict)
     """State that each client was sent last, and the connection."""
+    _shown: dict[str, tuple[Link, int]] = field(default_factory=dict)
+    """Round up to which each client knows the models of rounds, and the connection."""
     _encoded: tuple[State | None, State, bytes] | None = None
     """Two states, and the bytes of their difference, as they were sent last."""
     _begun: bool = False
@@ -306,13 +309,17 @@ class NetworkSites:
         match request:
             case Begin():
                 whole, tensors = self._tensors(name, link, request.state)
+                after, shown = self._models(name, link, request.state.round + 1)
                 begins = bodies.RoundBegins(
                     round=request.state.round + 1,
                     times=request.times[name],
                     since=request.since[name],
                     whole=whole,
+                    after=after,
+                    shown=len(shown),
+                    signature=self.server.lineage.signature if self.server.lineage else "",
                 )
-                frame, body = Frame.ROUND, bodies.headed(begins)
+                frame, body = Frame.ROUND, bodies.headed(begins) + bodies.shown_bytes(shown)
             case Ask():
                 whole, tensors = self._tensors(name, link, request.state)
                 question = bodies.QuestionBody(
@@ -332,6 +339,14 @@ class NetworkSites:
             case Counted():
                 frame, body = Frame.COUNTED, b""
         return (await self.members.send({name: link}, frame, body, tensors)).get(name)
+
+    def _models(self, name: str, link: Link, round_number: int) -> tuple[int, Sequence[Shown]]:
+        """Return the models of earlier rounds that a client lacks, and after which round."""
+        there, known = self._shown.get(name, (link, 0))
+        after = known if there is link else 0
+        self._shown[name] = link, round_number
+        lineage = self.server.lineage
+        return after, lineage.between(after, round_number) if lineage else ()
 
     def _tensors(self, name: str, link: Link, state: State) -> tuple[bool, bytes]:
         """Return whether all tensors are sent, and those that are."""

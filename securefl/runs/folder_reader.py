@@ -13,6 +13,7 @@ from securefl.errors import RunFolderError
 from securefl.exchange.card_keys import MOST_OFFICERS
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
+from securefl.federation.lineage import Shown
 from securefl.federation.opening import Opening
 from securefl.io.clock import utc_now
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
@@ -37,13 +38,13 @@ BEST = "best.safetensors"
 """Global model of the round of the best score."""
 ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
 LOCK, JOB, JOINED, SERVER = ".lock", "job.id", "joined.json", "server.json"
-IN_FLIGHT = "in-flight.json"
+IN_FLIGHT, MODELS_SHOWN = "in-flight.json", "models-shown.jsonl"
 FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
         *OFFICERS_OPENINGS,
         *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, BEST, ACCURACY, SCORE, TRAFFIC),
-        *(LOCK, JOB, JOINED, SERVER, IN_FLIGHT),
+        *(LOCK, JOB, JOINED, SERVER, IN_FLIGHT, MODELS_SHOWN),
     }
 )
 """Names of all files that a run writes, except some of `report.pictures`."""
@@ -116,7 +117,7 @@ def best_of(metrics: Sequence[RoundMetrics]) -> RoundMetrics | None:
 
 
 _WAY_OUT = "put a copy of it back if you have one, or start the run anew in another folder"
-Row = TypeVar("Row", RoundMetrics, Entry, Incident, RoundParticipants, Opening)
+Row = TypeVar("Row", RoundMetrics, Entry, Incident, RoundParticipants, Opening, Shown)
 
 
 @dataclass(frozen=True, slots=True)

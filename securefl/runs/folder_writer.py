@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 from securefl.errors import ConfigError, OtherRun, RunFolderError
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
+from securefl.federation.lineage import Shown
 from securefl.federation.opening import Opening
 from securefl.io.files import (
     MAX_LINE_BYTES,
@@ -48,6 +49,7 @@ from securefl.runs.folder_reader import (
     LOCK,
     METRICS,
     MODEL,
+    MODELS_SHOWN,
     OPENINGS,
     PRIVACY,
     PROTECTION,
@@ -311,6 +313,19 @@ class RunFolder:
         with read_soundly(path):
             content = read_bounded(path, MAX_LINE_BYTES)
             return parsed(TypeAdapter(InFlight), content, RunFolderError)
+
+    def note_models_shown(self, shown: Sequence[Shown]) -> None:
+        """Write down the models that rounds began with, before clients are sent the last one."""
+        with _explained(self.path):
+            self._write(MODELS_SHOWN, _lines(asdict(one) for one in shown))
+
+    def models_shown(self) -> list[Shown]:
+        """Read the models that rounds began with.
+
+        Raises:
+            RunFolderError: the file is damaged.
+        """
+        return read_rows(self.path / MODELS_SHOWN, Shown)
 
     def note_model(self, tensors: NamedTensors, name: str = MODEL) -> None:
         """Write the trained model; as `BEST` that of the round of the best score."""

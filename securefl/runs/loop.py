@@ -37,6 +37,7 @@ from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import PASSED, SITS_OUT, SPOILED, Incident
 from securefl.federation.ledger import Ledger
 from securefl.federation.left_out import Interruptions, ListsOfModel, Suspects, next_list
+from securefl.federation.lineage import Shown
 from securefl.federation.message import SCORING
 from securefl.federation.opening import Opening
 from securefl.federation.round import ServerRound
@@ -643,8 +644,13 @@ class Rounds:
             specs = (*plan.sums, *plan.update)
             in_memory = frozenset(spec.name for spec in specs if spec.kind not in server.sealed)
         since = {client: self.counted_in.get(client, 0) for client in times}
-        about = server.run, state, plan, times, since, in_memory, server.job, uncounted
-        self.ongoing = ServerRound(server, RoundContext(*about), self._lists)
+        lineage, number = server.lineage, state.round + 1
+        past = lineage.before(number) if lineage else ""
+        about = server.run, state, plan, times, since, in_memory, server.job, uncounted, past
+        context = RoundContext(*about)
+        if lineage:
+            lineage.note(Shown(number, context.model or state_digest(state)))
+        self.ongoing = ServerRound(server, context, self._lists)
         return self.ongoing
 
     def _trained(self, ongoing: ServerRound) -> ServerRound:

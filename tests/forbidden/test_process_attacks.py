@@ -16,7 +16,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from processes import ANY_PORT, CLIENTS, SERVER, Loop, Site, another, fake_server, issued
+from processes import (
+    ANY_PORT,
+    CLIENTS,
+    SERVER,
+    Loop,
+    Site,
+    another,
+    fake_server,
+    issued,
+    round_begins,
+)
 
 import securefl.federation.client
 import securefl.network.client
@@ -828,16 +838,10 @@ def minutes(n):
     return timedelta(minutes=n)
 
 
-def asking(kind, process, number, **changes):
-    """A request of the server's, with the whole model that training begins with."""
+async def begin_round(link, process, number):
     job = process.party.job
-    known = {"round": number, "since": 0, "whole": True}
-    tensors = bodies.state_bytes(job.algorithm.init(job.task.model), None)
-    return bodies.headed(kind(**known | changes)) + tensors
-
-
-async def begin_round(link, process, number, **changes):
-    await link.send(Frame.ROUND, asking(bodies.RoundBegins, process, number, **changes))
+    state = job.algorithm.init(job.task.model)
+    await link.send(Frame.ROUND, round_begins(process, number, state))
 
 
 def test_a_client_answers_no_round_twice(made, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from over_loopback import Consortium, Job
-from processes import any_welcome, fake_server
+from processes import any_welcome, fake_server, round_begins
 
 import securefl.network.client
 from securefl.errors import PeerError, RunFolderError
@@ -50,10 +50,9 @@ def first_state(process):
 
 def training(number, state=first_state, **changes):
     """ROUND, with the whole model that training begins with."""
-    head = {"round": number, "since": 0, "whole": True} | changes
 
     def made(process):
-        return Frame.ROUND, with_state(bodies.RoundBegins(**head), state(process))
+        return Frame.ROUND, round_begins(process, number, state(process), **changes)
 
     return made
 
