@@ -89,6 +89,8 @@ class Section:
     pictures: Sequence[Picture] = ()
     notes: Sequence[str] = ()
     """Assumptions, and what the audit cannot see."""
+    do: str = ""
+    """Advice on what to do; empty where there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ def _section(section: Section) -> dict[str, Any]:
         "title": section.title,
         "verdict": section.verdict,
         "words": section.words,
+        "do": section.do,
         "numbers": [
             {
                 "name": number.name,

@@ -31,6 +31,7 @@ def html_page(findings: Findings) -> str:
         badges=BADGES,
         by_alarm=by_alarm(findings),
         worst=worst(findings),
+        todo=[section for section in by_alarm(findings) if section.do],
         in_short=in_short(findings),
         glossary=used(_texts(findings)),
     )

@@ -36,6 +36,12 @@ class Rule(Generic[Measured]):
     """Condition `when` in words, for a reader who knows that no earlier rule applies."""
     words: Callable[[Measured], str]
     """Sentences of the report."""
+    do: str | Callable[[Measured], str] = ""
+    """Advice on what to do, with the setting to change; empty where there is nothing to do."""
+
+    def advice(self, measured: Measured) -> str:
+        """Return what to do about what was measured; empty for nothing."""
+        return self.do if isinstance(self.do, str) else self.do(measured)
 
 
 def always(_measured: object) -> bool:
@@ -48,7 +54,7 @@ def deciding(rules: Sequence[Rule[Measured]], measured: Measured) -> Rule[Measur
     return next(rule for rule in rules if rule.when(measured))
 
 
-def decided(rules: Sequence[Rule[Measured]], measured: Measured) -> tuple[Verdict, str]:
-    """Return the verdict on what was measured, and its words."""
+def decided(rules: Sequence[Rule[Measured]], measured: Measured) -> tuple[Verdict, str, str]:
+    """Return the verdict on what was measured, its words, and what to do."""
     rule = deciding(rules, measured)
-    return rule.verdict, rule.words(measured)
+    return rule.verdict, rule.words(measured), rule.advice(measured)

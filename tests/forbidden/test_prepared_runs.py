@@ -41,7 +41,7 @@ AS_SET = (
     "weak",
     (
         "As the settings say, and no more: the server could read the {} of every single client. "
-        'The rest was sealed. exchange.encrypt = "model" seals these too.'
+        "The rest was sealed."
     ),
 )
 DECRYPTED = "Decrypted by the authority: {} totals, each of 3 clients or more."

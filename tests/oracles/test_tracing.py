@@ -342,7 +342,7 @@ SENT = SentStatistics(Shown.TOTALS, Shown.NOT_SENT, n_clients=5, n_records=32)
 def test_verdicts(sent, auc, difference, verdict):
     """By what the run lets be seen, and how well records are traced in it."""
     run = None if auc is None else interval(auc)
-    found, words = decided(RULES, Traced(sent, run, interval(difference), interval(0.5)))
+    found, words, _ = decided(RULES, Traced(sent, run, interval(difference), interval(0.5)))
     assert found is verdict
     assert words.endswith(".")
     assert ("least number" in words) == (sent is SENT and auc is not None)

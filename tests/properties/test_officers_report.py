@@ -48,6 +48,19 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
     assert sealed["Attacked, and stood (7 c)"] == "Encryption"
 
 
+def test_what_to_do_stands_behind_the_verdicts():
+    """Of sections that have something, the most alarming first."""
+    advice = 'Set exchange.encrypt = "model".'
+    sections = [
+        replace(s, do=advice) if s.key in {"inversion", "exposure"} else s
+        for s in FINDINGS.sections
+    ]
+    page = html_page(replace(FINDINGS, sections=sections))
+    list_of = page[page.index("What to do") : page.index('<section id="epsilon"')]
+    assert list_of.index("Gradient inversion") < list_of.index("Who saw what")
+    assert "What to do" not in html_page(FINDINGS)
+
+
 def test_the_page_has_the_tables_of_what_it_was_made_of(tmp_path):
     task = task_of("model")
     securefl.run(settings("model"), task, out=tmp_path)

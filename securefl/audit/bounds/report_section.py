@@ -86,7 +86,7 @@ def epsilon_section(
         seed: of the canaries.
     """
     claimed = _claimed(config, history)
-    verdict, words = decided(RULES, Bounded(config.privacy.level, claimed, records, clients))
+    verdict, words, do = decided(RULES, Bounded(config.privacy.level, claimed, records, clients))
     return Section(
         "epsilon",
         "Bounds on ε",
@@ -95,6 +95,7 @@ def epsilon_section(
         tuple(_numbers(config, history, claimed, records, clients, seed)),
         (_side_by_side(claimed, records, clients), *_records_table(records)),
         notes=tuple(_notes(config, records, clients)),
+        do=do,
     )
 
 

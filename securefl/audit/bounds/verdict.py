@@ -103,6 +103,10 @@ RULES: tuple[Rule[Bounded], ...] = (
             f"The claim is refuted: ε is said to be at most {found.claimed:.3g}, and canary "
             f"records show at least {found.shown:.3g}."
         ),
+        do=(
+            "Withdraw the claim. Something was released that the settings do not count: see who "
+            "saw what, and report it (SECURITY.md)."
+        ),
     ),
     Rule(
         Verdict.LEAKS,
@@ -110,6 +114,10 @@ RULES: tuple[Rule[Bounded], ...] = (
         "canary clients show a larger ε than a round is said to spend, or the noise of a round is "
         "not what is promised",
         lambda found: _wrong_noise(cast("ClientTest", found.clients)),
+        do=(
+            "Withdraw the claim. A client or the program adds other noise than the settings say: "
+            "report it (SECURITY.md)."
+        ),
     ),
     Rule(
         Verdict.OPEN,
@@ -120,6 +128,7 @@ RULES: tuple[Rule[Bounded], ...] = (
             f"record. Canary records show an ε of at least {found.shown:.2g}: "
             f"{meaning_of(found.shown)}."
         ),
+        do='Set privacy.level = "record" or "client" where a bound is needed.',
     ),
     Rule(
         Verdict.OPEN,
@@ -129,12 +138,14 @@ RULES: tuple[Rule[Bounded], ...] = (
             "No differential privacy was claimed, and no canary records were tried; without "
             "noise that promises nothing."
         ),
+        do='Set privacy.level = "record" or "client" where a bound is needed.',
     ),
     Rule(
         Verdict.WEAK,
         lambda found: found.out_of_reach,
         "so many canary records could not have refuted the claim",
         _too_few_canaries,
+        do="Audit with --full: more canary records could refute more.",
     ),
     Rule(Verdict.HOLDS, always, "the claim was attacked, and stood", _stood),
 )

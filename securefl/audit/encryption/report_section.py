@@ -80,23 +80,16 @@ def encryption_section(
     measured = _measure(evidence, np.random.default_rng(seed), 8 if effort == "quick" else 32)
     uses = key_uses(evidence.openings)
     opened = opened_by_name(evidence.openings)
-    verdict, words = decided(RULES, Encrypted(evidence, measured, opened))
+    verdict, words, do = decided(RULES, Encrypted(evidence, measured, opened))
     if not flow.opener:
-        return Section("encryption", _TITLE, verdict, words, pictures=(picture,))
+        return Section("encryption", _TITLE, verdict, words, pictures=(picture,), do=do)
     tables = [_decrypted(opened, flow.opener), _keys(uses), _parameters(measured)]
     if refused := refusals(evidence.openings):
         rows = [(reason, f"{times:,}") for reason, times in refused.items()]
         tables.append(FindingsTable("Refused", ("why", "times"), rows, frozenset(range(len(rows)))))
     numbers = [*_worth(measured, seed), *_log(evidence, opened)]
     return Section(
-        "encryption",
-        _TITLE,
-        verdict,
-        words,
-        numbers,
-        tables,
-        (picture,),
-        _notes(evidence),
+        "encryption", _TITLE, verdict, words, numbers, tables, (picture,), _notes(evidence), do=do
     )
 
 

@@ -88,7 +88,13 @@ def _decrypted_in_all(found: Encrypted) -> str:
 
 
 RULES: tuple[Rule[Encrypted], ...] = (
-    Rule(Verdict.OPEN, lambda found: not found.evidence.opener, "nothing was encrypted", _nothing),
+    Rule(
+        Verdict.OPEN,
+        lambda found: not found.evidence.opener,
+        "nothing was encrypted",
+        _nothing,
+        do='Set exchange.encrypt = "model".',
+    ),
     Rule(
         Verdict.LEAKS,
         lambda found: bool(found.totals) and found.fewest < found.least,
@@ -98,12 +104,17 @@ RULES: tuple[Rule[Encrypted], ...] = (
             f"A total of {found.fewest} clients was decrypted, and the rule is {found.least} at "
             "least."
         ),
+        do=(
+            "Ask the authority's operator how it came about, and have the consortium sign its "
+            "policy anew (securefl keys policy)."
+        ),
     ),
     Rule(
         Verdict.LEAKS,
         lambda found: any(part.security.bits < LEAST_SECURITY for part in found.parameters),
         f"parameters are below {LEAST_SECURITY}-bit security",
         lambda _: "The parameters are below 128-bit security: who records may read.",
+        do="Make new keys (securefl keys init).",
     ),
     Rule(
         Verdict.LEAKS,
@@ -114,6 +125,7 @@ RULES: tuple[Rule[Encrypted], ...] = (
             "one already: the difference of two totals shows the clients that are in one of them "
             "alone, and a second score is a second number of a client's profile."
         ),
+        do="Ask the authority's operator for its own log, and audit with --openings.",
     ),
     Rule(
         Verdict.LEAKS,
@@ -123,6 +135,7 @@ RULES: tuple[Rule[Encrypted], ...] = (
             f"At {found.shown_at_models} models totals of several lists of clients were opened, "
             f"and their sums and differences show fewer than {found.least} clients."
         ),
+        do="Ask the authority's operator for its own log, and audit with --openings.",
     ),
     Rule(
         Verdict.LEAKS,
@@ -132,12 +145,14 @@ RULES: tuple[Rule[Encrypted], ...] = (
             "The error of encryption that should hide clients' keys is not there: values come out "
             "more exactly than it allows."
         ),
+        do="Use another build of TenSEAL: the random error that hides keys is not there.",
     ),
     Rule(
         Verdict.OPEN,
         lambda found: not found.evidence.openings,
         "the run has no log of openings",
         lambda _: "The run has no log of openings, so nobody knows what was decrypted.",
+        do="Audit with --openings and the authority's own log.",
     ),
     Rule(Verdict.HOLDS, always, "none of these", _decrypted_in_all),
 )

@@ -46,7 +46,7 @@ def exposure_section(
     `noisy` where each client adds all of its noise itself (privacy of records).
     """
     found = views(ledger)
-    verdict, words = decided(RULES, Exposed(found, [*leaks, *inspected.leaks], noisy=noisy))
+    verdict, words, do = decided(RULES, Exposed(found, [*leaks, *inspected.leaks], noisy=noisy))
     return Section(
         "exposure",
         "Who saw what",
@@ -61,6 +61,7 @@ def exposure_section(
             _NOT_SEEN_OUTSIDE,
             _NOT_LOOKED_FOR,
         ),
+        do=do,
     )
 
 

@@ -74,6 +74,10 @@ RULES: tuple[Rule[Exposed], ...] = (
         lambda found: bool(found.leaks),
         "a message or a file is not as the settings promise",
         _first_leak,
+        do=(
+            "Use the run for nothing before you know how the first of them came about; then make "
+            "it anew."
+        ),
     ),
     Rule(
         Verdict.WEAK,
@@ -83,6 +87,7 @@ RULES: tuple[Rule[Exposed], ...] = (
             "Of single clients the server could read a score each, by which it selected: how far "
             "their data are from its own. All that clients sent it was sealed."
         ),
+        do="Where no score of a client may be known, take another selection.name.",
     ),
     Rule(
         Verdict.HOLDS,
@@ -101,6 +106,7 @@ RULES: tuple[Rule[Exposed], ...] = (
             f"Nothing was encrypted: the server could read the {found.read} of every single "
             "client, with the noise that ε counts."
         ),
+        do='Set exchange.encrypt = "model".',
     ),
     Rule(
         Verdict.LEAKS,
@@ -109,6 +115,7 @@ RULES: tuple[Rule[Exposed], ...] = (
         lambda found: (
             f"Nothing was encrypted: the server could read the {found.read} of every single client."
         ),
+        do='Set exchange.encrypt = "model".',
     ),
     Rule(
         Verdict.WEAK,
@@ -116,7 +123,8 @@ RULES: tuple[Rule[Exposed], ...] = (
         "the server could read single clients' values, as the settings say, and the rest is sealed",
         lambda found: (
             f"As the settings say, and no more: the server could read the {found.read} of every "
-            f"single client. The rest was sealed. {found.way_out}"
+            f"single client. The rest was sealed."
         ),
+        do=lambda found: found.way_out,
     ),
 )

@@ -137,10 +137,12 @@ def inversion_section(
     if not any(comparison.there for _, comparison in compared):
         first = _WITHOUT_BN[hidden is Hidden.UPDATES]
         hidden = Hidden.NOTHING
+    verdict, do = united([decided(RULES[hidden], comparison) for _, comparison in compared])
     section = Section(
         key="inversion",
         title="Gradient inversion with and without BN statistics",
-        verdict=united([decided(RULES[hidden], comparison)[0] for _, comparison in compared]),
+        verdict=verdict,
+        do=do,
         words=" ".join([first, *_words(compared)]).strip(),
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
@@ -155,10 +157,11 @@ def _with_sums(
 ) -> Section:
     """Return the section with attacks on sums of updates before all else, and their verdict."""
     tried = tried_sums(opened, effort.sums, seed)
-    verdict, words = decided(UPDATES_SEALED, tried.found(opened.kind().noun))
+    verdict, words, do = decided(UPDATES_SEALED, tried.found(opened.kind().noun))
     return replace(
         section,
         verdict=verdict,
+        do=do,
         words=f"{words}{figures(tried)}. {section.words}",
         numbers=[*sum_numbers(tried, seed), *section.numbers],
         tables=[sum_table(tried), *section.tables],

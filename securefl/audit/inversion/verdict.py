@@ -1,6 +1,6 @@
 """Verdict on gradient inversion: what sealing BN's statistics, or all, keeps from attackers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -29,12 +29,14 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
             "Sealing the statistics is no protection: who reads a client's gradient rebuilds its "
             f"{found.noun} without them as well, so seal the model too, or add noise"
         ),
+        do='Set exchange.encrypt = "model".',
     ),
     Rule(
         Verdict.WEAK,
         lambda found: found.adaptive_gain.low > 0,
         "the same, but lacking them costs every attacker something for certain",
         _still,
+        do='Set exchange.encrypt = "model".',
     ),
     Rule(
         Verdict.OPEN,
@@ -56,6 +58,7 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
         lambda found: found.adaptive_gain.value > 0,
         "who lacks them does better than the guess, though not for certain",
         _still,
+        do='Set exchange.encrypt = "model".',
     ),
     Rule(
         Verdict.HOLDS,
@@ -82,6 +85,7 @@ NOTHING_SEALED: tuple[Rule[HiddenStatistics], ...] = (
         lambda found: found.rebuilt,
         "somebody rebuilds samples for certain better than a guess from the label",
         if_sealed,
+        do='Set exchange.encrypt = "model", or privacy.level = "record".',
     ),
     Rule(Verdict.OPEN, always, "nobody does", if_sealed),
 )
@@ -127,6 +131,10 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
             f"from the labels, {found.recovered:.0%} of them clearly: have more clients, steps or "
             "samples in a round, or add noise"
         ),
+        do=(
+            "Have more clients in a round (exchange.min_clients), more local steps "
+            "(algorithm.local_steps) or larger batches (train.batch_size), or set privacy.level."
+        ),
     ),
     Rule(
         Verdict.HOLDS,
@@ -147,6 +155,10 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
             f"not be tried on one of this run ({found.own}): from smaller sums {found.noun} were "
             f"rebuilt better than a guess from the labels, the largest of {found.smaller[-1]}"
         ),
+        do=(
+            "Have more clients in a round (exchange.min_clients), more local steps "
+            "(algorithm.local_steps) or larger batches (train.batch_size), or set privacy.level."
+        ),
     ),
     Rule(
         Verdict.OPEN,
@@ -166,6 +178,9 @@ RULES: Mapping[Hidden, tuple[Rule[HiddenStatistics], ...]] = {
 }
 
 
-def united(found: list[Verdict]) -> Verdict:
-    """Return the verdict of a section on several comparisons: the worst of theirs."""
-    return max(found, key=ORDER.index)
+def united(
+    found: Sequence[tuple[Verdict, str, str]],
+) -> tuple[Verdict, str]:
+    """Return the verdict of a section on several comparisons, the worst, and what to do."""
+    verdict, _, do = max(found, key=lambda one: ORDER.index(one[0]))
+    return verdict, do

@@ -59,7 +59,7 @@ def membership_section(
     found = [_measured(attack, chosen, member_S, rng) for attack in tried]
     rare, refusal = _rare(found, seed, rng)
     compared = Compared(found, members, others, ALARM / n_tests)
-    verdict, words = decided(RULES, compared)
+    verdict, words, do = decided(RULES, compared)
     return Section(
         KEY,
         TITLE,
@@ -69,6 +69,7 @@ def membership_section(
         [_table(found, compared.alarmed)],
         [_picture({each.name: each.roc for each in found}, members, others)],
         [*refusal, *_notes(members, others, shadows, pool.label)],
+        do=do,
     )
 
 

@@ -94,6 +94,7 @@ RULES: tuple[Rule[Compared], ...] = (
         lambda found: (
             f"Only {found.members} training and {found.others} test records could be compared."
         ),
+        do="Compare more records: a larger test set, or all clients.",
     ),
     Rule(
         Verdict.HOLDS,
@@ -108,11 +109,19 @@ RULES: tuple[Rule[Compared], ...] = (
         f"an attack that is found has an AUC of {STRONG_AREA} or more, or a TPR of "
         f"{100 * STRONG_RATE:g} % at 1 % FPR, by the lower end of its interval",
         lambda found: _told("clearly", found.best),
+        do=(
+            'Set privacy.level = "record" (securefl privacy plan says what it costs), or train for'
+            " fewer rounds (run.rounds)."
+        ),
     ),
     Rule(
         Verdict.WEAK,
         always,
         "an attack is found",
         lambda found: _told("slightly better than by chance", found.best),
+        do=(
+            'Set privacy.level = "record" (securefl privacy plan says what it costs), or train for'
+            " fewer rounds (run.rounds)."
+        ),
     ),
 )

@@ -59,7 +59,7 @@ def tracing_section(
     two_sums = _TwoSums.of(_differenced(setup), rng)
     run = _run(setup, sent)
     auc = run.auc if run else None
-    verdict, words = decided(RULES, Traced(sent, auc, two_sums.exact, two_sums.private))
+    verdict, words, do = decided(RULES, Traced(sent, auc, two_sums.exact, two_sums.private))
     found = {**compared, **two_sums.aucs(sent.client_sigma), **({run.name: run.auc} if run else {})}
     numbers = [
         *(Number.of(name, auc, two_sums.method(name), seed) for name, auc in found.items()),
@@ -74,6 +74,7 @@ def tracing_section(
         tables=(_by_size(curves), two_sums.table()),
         pictures=(Picture("Told apart, by records of a client", _DESCRIBED, png(_figure(curves))),),
         notes=_NOTES,
+        do=do,
     )
 
 

@@ -133,24 +133,28 @@ RULES: tuple[Rule[Traced], ...] = (
         f"the AUC's whole interval is above {PLAIN}: in what the run shows, or with clients' noise "
         "in the difference of two totals",
         _in_words,
+        do='Set privacy.level = "record" with privacy.statistics_sigma.',
     ),
     Rule(
         Verdict.WEAK,
         lambda found: told_apart(found.auc),
         f"the same is above {NOTICED}",
         _in_words,
+        do='Set privacy.level = "record" with privacy.statistics_sigma.',
     ),
     Rule(
         Verdict.WEAK,
         lambda found: found.each_read,
         "the server reads each client's statistics, without noise of clients",
         _in_words,
+        do='Set exchange.encrypt = "statistics", and privacy.level for noise.',
     ),
     Rule(
         Verdict.WEAK,
         lambda found: found.two_sums_show,
         f"two totals that differ by one client, without noise, show it with an AUC above {NOTICED}",
         _in_words,
+        do='Set privacy.level = "record" with privacy.statistics_sigma.',
     ),
     Rule(Verdict.HOLDS, always, "records are not told apart for certain", _in_words),
 )
