@@ -48,7 +48,7 @@ class Effort:
     most_matched: int
 
 
-FULL = Effort(rounds=20, singles=40, batches=12, sums=20, search=Search(600, 2), most_matched=32)
+FULL = Effort(rounds=20, singles=20, batches=6, sums=12, search=Search(300, 1), most_matched=15)
 SHORT = Effort(rounds=2, singles=8, batches=2, sums=6, search=Search(5, 1), most_matched=3)
 
 

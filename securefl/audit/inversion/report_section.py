@@ -81,7 +81,7 @@ _FIRST = {
 }
 
 
-SUMS = SumEffort(sums=8, most_matched=32, search=Search(steps=300, restarts=1))
+SUMS = SumEffort(sums=8, most_matched=16, search=Search(steps=200, restarts=1))
 
 
 _WITHOUT_BN = {
