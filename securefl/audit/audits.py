@@ -131,12 +131,13 @@ def audit_run(
     shipped, evidence = task is None, FolderEvidence.of(run, by.openings)
     audits = _Audits(run, trained, effort, seed, on_step or _silent, evidence, shipped=shipped)
     of = Provenance.of(run, trained.task, evidence.openings, by, shipped=shipped)
+    facts = audits.facts() | of.facts()
     sections = tuple(audits.sections())
     return Findings(
         run.config.name,
         effort.name,
         seed,
-        audits.facts() | of.facts(),
+        facts,
         sections,
         of.as_json(),
         (outline(run, of, sections), *of.tables()),
