@@ -45,6 +45,7 @@ TABLES = {
         "solver": {"name": "scaffold"},
     },
     "hbn": {"algorithm": {"name": "hbn"}, "exchange": {"encrypt": "statistics"}},
+    "fbn": {"algorithm": {"name": "fbn"}, "exchange": {"encrypt": "statistics"}},
     "fedbn": {"algorithm": {"name": "fedbn"}, "exchange": {"encrypt": "model"}},
     "profiles": {"exchange": {"encrypt": "profiles"}, "selection": FEDPROF},
     "profiles in the clear": {"exchange": {"encrypt": "statistics"}, "selection": FEDPROF},

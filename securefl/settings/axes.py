@@ -443,6 +443,7 @@ NORMALISATIONS = Axis(
             "static_bn",
             "bn_scaffold",
             "hbn",
+            "fbn",
         ),
     ),
     "securefl.Normalisation",

@@ -13,7 +13,7 @@ import securefl
 from securefl.settings.axes import SOLVERS
 
 ALONE = frozenset(name for name, kind in SOLVERS.own().items() if not kind.elementwise)
-ALONE |= {"bn-scaffold", "hbn"}
+ALONE |= {"bn-scaffold", "fbn", "hbn"}
 """Solvers and normalisations whose clients train one after the other."""
 SMALL = (
     "run.rounds=3",

@@ -104,9 +104,11 @@ def same_bits(job, *, runs):
 
 
 POLICIES = NORMALISATIONS | {
-    "bn-scaffold": (*NORMALISATIONS["bn-scaffold"], "algorithm.weights=uniform")
+    "bn-scaffold": (*NORMALISATIONS["bn-scaffold"], "algorithm.weights=uniform"),
+    "fbn": (*NORMALISATIONS["fbn"], "train.lr=1e-5"),
 }
-"""Of sites that keep their sizes to themselves control variates take equal weights alone."""
+"""Of sites that keep their sizes to themselves control variates take equal weights alone. Tables
+are as they are, and FBN's first rounds normalise by the statistics that the model began with."""
 ALGORITHMS = POLICIES, LOCAL, CENTRAL
 FEW = each(ALGORITHMS, product(*ALGORITHMS))
 AROUND = BESIDE, POLICIES

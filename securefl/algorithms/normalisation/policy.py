@@ -134,7 +134,8 @@ class RoundNorm:
             frozen |= {VARIATION, FILLED}
         if self.pooling is None:
             frozen |= {REFERENCE + name for name in batch_norm_layers(model)}
-        if self.freeze in (Freeze.STATISTICS, Freeze.BOTH) and not self.measurement:
+        sent = self.measurement or self.following
+        if self.freeze in (Freeze.STATISTICS, Freeze.BOTH) and not sent:
             frozen |= statistics(model).keys()
         if self.freeze in (Freeze.AFFINE, Freeze.BOTH):
             frozen |= affine(model).keys()

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
     from securefl.types import State
 
+MEASURED = "statistics are measured on the clients' records without noise"
+
 
 class StaticBN(Normalisation):
     """Statistics of the round's first model on all of a client's data."""
 
     name: Literal["static-bn"] = "static-bn"
     needs_bn: ClassVar[bool] = True
-    mixes_records: ClassVar[str] = "statistics are measured on the clients' records without noise"
+    mixes_records: ClassVar[str] = MEASURED
 
     def build(self, rounds: int) -> Policy:
         """See `NormalisationChoice`."""
