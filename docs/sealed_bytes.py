@@ -4,7 +4,8 @@ securefl reproduce mnist-5000 --scale natural
 python docs/sealed_bytes.py runs/mnist-5000-natural sealed-bytes.png
 
 A curve is a row with a cell of the quantity `sealed-megabytes-to-target`. Each of its points is a
-round: ciphertext that clients had sent by then, and test accuracy, both means over the seeds.
+round: ciphertext that clients had sent by then, and the best test accuracy by then, both means over
+the seeds.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ import argparse
 import json
 import statistics
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 
 from securefl.recipes.figures import RunFigures
 from securefl.report.plots import COLOURS, STYLES, bare, png
 
 QUANTITY = "sealed-megabytes-to-target"
+SHOWN = 20
+"""Points below the target that are in the picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Curve:
     megabytes: list[float]
     """Ciphertext that clients had sent, in MiB."""
     accuracy: list[float]
-    """Test accuracy in %."""
+    """Best test accuracy so far, in %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +74,36 @@ def figure(found: Curves) -> Figure:
             lw=1.4,
             label=name.removesuffix(", encrypted"),
         )
-    axes.axhline(found.target, color="black", lw=0.8)
+    axes.axhline(found.target, color="black", lw=0.8, label="target")
     axes.set(
         xlabel="ciphertext that all clients had sent (MiB)",
-        ylabel="test accuracy (%)",
+        ylabel="best test accuracy so far (%)",
         xscale="log",
-        ylim=(found.target - 30, found.target + 5),
+        xlim=(_first_shown(found), None),
+        ylim=(found.target - SHOWN, found.target + 3),
     )
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
     bare(axes)
     axes.legend(frameon=False, loc="lower right", fontsize="small")
     return drawn
 
 
+def _first_shown(found: Curves) -> float:
+    """Return the MiB at which the first curve comes into the picture."""
+    return min(
+        mebibytes
+        for curve in found.by_row.values()
+        for mebibytes, accuracy in zip(curve.megabytes, curve.accuracy, strict=True)
+        if accuracy >= found.target - SHOWN
+    )
+
+
 def _curve(runs: list[RunFigures]) -> Curve:
     return Curve(
-        _means([run.sealed_megabytes for run in runs]), _means([run.scores for run in runs])
+        _means([run.sealed_megabytes for run in runs]),
+        _means([list(accumulate(run.scores, max)) for run in runs]),
     )
 
 

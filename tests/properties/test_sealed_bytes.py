@@ -63,8 +63,8 @@ def test_what_clients_sealed_up_to_a_round_is_counted(tmp_path, measure, mebibyt
 @pytest.fixture
 def table(tmp_path):
     """A table of two rows: FedTAN with two seeds, GN with one run that diverged."""
-    sealed_run(tmp_path / "runs/a.0", (1,), (2,), accuracies=[0.5, 0.9])
-    sealed_run(tmp_path / "runs/a.1", (3,), (2,), accuracies=[0.6, 0.8])
+    sealed_run(tmp_path / "runs/a.0", (1,), (2,), (1,), accuracies=[0.5, 0.9, 0.8])
+    sealed_run(tmp_path / "runs/a.1", (3,), (2,), (1,), accuracies=[0.6, 0.8, 0.84])
     asked = {"quantity": "sealed-megabytes-to-target", "target": 85.0}
     cells = [
         {"row": "FedTAN, encrypted", "measure": {"quantity": "accuracy"}, "values": [90, 80]},
@@ -77,19 +77,24 @@ def table(tmp_path):
 
 
 def test_a_curve_is_the_mean_of_its_seeds_by_round(table):
-    """Also where one of them never reaches the target; rows with a run that diverged have none."""
+    """A seed's best so far, whether or not it reaches the target; none where a run diverged."""
     found = sealed_bytes.curves(table)
     assert found.target == 85.0
     (curve,) = found.by_row.items()
-    assert curve == ("FedTAN, encrypted", Curve([2, 4], [pytest.approx(55), pytest.approx(85)]))
+    accuracies = [pytest.approx(value) for value in (55, 85, 87)]
+    assert curve == ("FedTAN, encrypted", Curve([2, 4, 5], accuracies))
 
 
 def test_curves_are_drawn_beside_the_target(table):
-    """Ciphertext is on a logarithmic axis, and the names leave out that all is encrypted."""
+    """Ciphertext is on a logarithmic axis, from where a curve is within 20 points of the target.
+
+    The names leave out that all is encrypted.
+    """
     (axes,) = sealed_bytes.figure(sealed_bytes.curves(table)).axes
     curve, target = axes.get_lines()
     assert (axes.get_xscale(), curve.get_label()) == ("log", "FedTAN")
-    assert curve.get_xdata().tolist() == [2, 4]
+    assert curve.get_xdata().tolist() == [2, 4, 5]
+    assert axes.get_xlim()[0] == 4
     assert set(target.get_ydata()) == {85.0}
 
 
