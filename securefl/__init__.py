@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from securefl.evaluation.named_data import Trained as Trained
     from securefl.evaluation.named_data import evaluate as evaluate
     from securefl.evaluation.named_data import load_trained as load_trained
+    from securefl.losses.cox import cox_loss as cox_loss
+    from securefl.losses.dice import dice_loss as dice_loss
     from securefl.norms.convert import convert_norm as convert_norm
     from securefl.report.external import LeaveOneOut as LeaveOneOut
     from securefl.runs.loop import Result as Result
@@ -45,8 +47,10 @@ _HOMES = {
     "Task": "securefl.task",
     "allow_code": "securefl.settings.choice",
     "audit_run": "securefl.audit.audits",
+    "cox_loss": "securefl.losses.cox",
     "convert_norm": "securefl.norms.convert",
     "Trained": "securefl.evaluation.named_data",
+    "dice_loss": "securefl.losses.dice",
     "evaluate": "securefl.evaluation.named_data",
     "leave_one_out": "securefl.evaluation.leave_one_out",
     "load_config": "securefl.settings.load",

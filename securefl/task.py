@@ -20,11 +20,13 @@ from securefl.data.sources import leave_out_choices
 from securefl.errors import ConfigError, DataError
 from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.io.text import can_name_a_folder
-from securefl.losses.kinds import loss_name, takes_floats
+from securefl.losses.cox import cox_loss
+from securefl.losses.dice import dice_loss
+from securefl.losses.kinds import loss_name, takes_floats, takes_survival
 from securefl.metrics.chosen import Measure, chosen_metric
 from securefl.models.build import build_model
 from securefl.settings.choice import Choice
-from securefl.settings.clashes import reads_public
+from securefl.settings.clashes import reads_public, require_data_set
 from securefl.settings.tables import Config
 from securefl.trial import labelled, require_plain, tried
 
@@ -36,6 +38,8 @@ tenth of the digits, as many as FNR-FL's table on them has.
 LOSSES: Mapping[Targets, Loss] = {
     Targets.CLASSES: functional.cross_entropy,
     Targets.NUMBERS: functional.mse_loss,
+    Targets.SURVIVAL: cox_loss,
+    Targets.MASKS: dice_loss,
 }
 """Loss that goes with each form of targets."""
 MAX_NAME = 64
@@ -55,7 +59,7 @@ class Task:
     clients: Sequence[ClientData]
     test: ClientData
     loss: Loss
-    """Loss as mean over a batch, of (model output, y)."""
+    """Loss as mean over a batch, of (model output, y); or `securefl.cox_loss` of survival."""
     algorithm: Algorithm | None
     """Algorithm of your own; the one of the settings where None."""
     client_tests: Sequence[ClientData]
@@ -70,9 +74,9 @@ class Task:
     nobody knows."""
     metric: str | Measure | None
     """Metric of tests: "accuracy" (classes, by the largest output), "label-accuracy" (labels 0
-    or 1, by the sign of each logit), "r2" (numbers), or a function of all outputs and all targets
-    of a test set, both on the CPU. Where None, it follows from one of torch's losses, if loss and
-    targets leave no doubt.
+    or 1, by the sign of each logit), "r2" (numbers), "c-index" (survival) or another by name; or a
+    function of all outputs and all targets of a test set, both on the CPU. Where None, it follows
+    from one of torch's losses, `cox_loss` or `dice_loss`, if loss and targets leave no doubt.
     """
     choices: Sequence[Choice]
     """A normalisation, solver, server optimiser or selector of your own, as objects, each in the
@@ -144,7 +148,9 @@ class Task:
 def data_types(model: nn.Module, loss: Loss) -> Dtypes:
     """Return the types that data of this model and loss come in."""
     floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    return Dtypes(floats.pop() if len(floats) == 1 else None, takes_floats(loss))
+    return Dtypes(
+        floats.pop() if len(floats) == 1 else None, takes_floats(loss) or takes_survival(loss)
+    )
 
 
 def _each(given: Sequence[Given], owners: Sequence[str], dtypes: Dtypes) -> list[ClientData]:
@@ -199,7 +205,8 @@ def _in_order(tests: Mapping[str, Given], names: Sequence[str]) -> list[Given]:
 
 
 def configured_task(config: Config) -> Task:
-    """Build the data and the model that the settings name."""
+    """Build the data and the model that the settings name; ConfigError as `require_data_set`."""
+    require_data_set(config)
     model, seed = config.model, config.run.seed
     dtype = getattr(torch, model.dtype)
     n_public = config.data.public or (N_PUBLIC if reads_public(config) else 0)

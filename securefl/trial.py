@@ -16,8 +16,14 @@ from securefl.algorithms.algorithm import Loss
 from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.data.samples import Samples, TensorSamples
 from securefl.errors import ConfigError, DataError
-from securefl.losses.kinds import ignored_label, loss_name, takes_classes, takes_floats
-from securefl.metrics.metric import described
+from securefl.losses.kinds import (
+    ignored_label,
+    loss_name,
+    takes_classes,
+    takes_floats,
+    takes_survival,
+)
+from securefl.metrics.metric import described, zeros_and_ones
 
 Copied = TypeVar("Copied")
 N_TRIED = 4
@@ -52,6 +58,8 @@ def tried(
         labels = samples.y if isinstance(samples, TensorSamples) else y
         if _has_labels(loss, labels):
             _check_labels(owner, labels, _n_classes(outputs[form]), ignored_label(loss))
+        if takes_survival(loss):
+            _check_events(owner, labels)
         if new:
             _check_loss(owner, outputs[form], y, loss)
         found[owner] = outputs[form], y
@@ -193,6 +201,13 @@ def _check_labels(
             f"{owner}: {place}label {int(labels[wrong][0])}, and the model has {n_classes} "
             f"outputs: labels are 0..{n_classes - 1}; count them from 0, or give the model an "
             "output for each class"
+        )
+
+
+def _check_events(owner: str, targets: Tensor) -> None:
+    if targets.dim() == 2 and targets.shape[1] == 2 and not zeros_and_ones(targets[:, 1]):
+        raise DataError(
+            f"{owner}: an event that is neither 1 nor 0: targets are (time, event), the time first"
         )
 
 

@@ -38,6 +38,11 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 POLICY = Policy(rules=(OpeningRule("*", precision_bits=26),))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their argument: those of an archive differ by when they were packed."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Look for no garbage among what all tests share, neither while it is read nor later."""

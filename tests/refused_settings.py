@@ -103,7 +103,7 @@ WRONG = {
     "model of no name": Wrong(
         ("model.name=mpl",),
         "model.name = 'mpl'",
-        "must be mlp, cnn, resnet20, alexnet, or MODULE:FUNCTION",
+        "must be mlp, cnn, resnet20, alexnet, unet, or MODULE:FUNCTION",
     ),
     "workers without an engine": Wrong(
         ("run.workers=2",),
@@ -343,6 +343,12 @@ WRONG = {
         'data.leave_out = "blur"',
         "must be one of weather, fog, snow",
     ),
+    "volumes of sites": Wrong(
+        ("samples.shape=[1,8,8,8]", "samples.most=10", 'data.names=["a","b"]', "model.name=unet"),
+        'model.name = "unet"',
+        "it gives a class for each voxel, and sites have one target a sample",
+        "take another model",
+    ),
     "samples without a bound": Wrong(
         ('samples.columns=["x"]',),
         "samples.most",
@@ -358,12 +364,29 @@ WRONG = {
         "samples.columns names the columns of tables, samples.shape is of",
         "give one of the two",
     ),
+    "events and classes": Wrong(
+        (
+            'samples.columns=["x"]',
+            'samples.classes=["p","q"]',
+            "samples.event=dead",
+            "samples.most=10",
+        ),
+        'samples.event = "dead" with samples.classes',
+        "an event has a time",
+        "leave one of the two out",
+    ),
+    "records of survival": Wrong(
+        ("data.dataset=lung", "algorithm.name=fixbn", *RECORD),
+        'privacy.level = "record" with data.dataset = "lung"',
+        "whose loss compares the records of a batch",
+        'set privacy.level = "client"',
+    ),
     "a column twice": Wrong(
         (
             'samples.columns=["x","x"]',
             "samples.most=10",
         ),
-        "samples.columns and samples.target",
+        "samples.columns, samples.target and samples.event",
         "x twice",
         "name each column once",
     ),

@@ -38,12 +38,13 @@ def written(folder):
         own.mkdir()
         with (own / "patients.csv").open("w", newline="") as file:
             rows = csv.writer(file)
-            rows.writerow(["name", "ill", "age2", *COLUMNS])
+            rows.writerow(["name", "ill", "age2", *COLUMNS, "dead"])
             for i in range(n):
                 age, smokes = rng.normal(50 + number, 9), rng.choice(["no", "yes", "once"])
                 pressure = "" if i % 5 == 0 else f"{rng.normal(120, 9):.2f}"
                 ill = "yes" if age > 52 else "no"
-                rows.writerow([f"{name}, {i}", ill, age / 10, age, pressure, smokes])
+                dead = int(i % 3 > 0)
+                rows.writerow([f"{name}, {i}", ill, age / 10, age, pressure, smokes, dead])
         x = rng.normal(number / 9, 1, size=(n, 1, 4, 4)).astype(np.float32)
         np.savez(own / "scans.npz", x=x, y=(x.mean((1, 2, 3)) > 0).astype(np.int64))
         tables, arrays = 'train = "patients.csv"\ntest = 0.25\n', 'train = "scans.npz"\n'

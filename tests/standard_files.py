@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 
+import nibabel
 import numpy as np
 from PIL import Image
 
@@ -72,3 +73,46 @@ def write_camelyon(root, centers=(3, 0, 3, 0)):
         name = f"patch_patient_004_node_2_x_{32 * i}_y_64.png"
         write_picture(root / "patches/patient_004_node_2" / name, (50 * i % 256, 0, 0))
     (root / "metadata.csv").write_text("\n".join(lines) + "\n")
+
+
+def write_medmnist(root, name, n_channels, labels, **changes):
+    """Write as many images as labels for each of the three parts; return the arrays."""
+    root.mkdir(exist_ok=True, parents=True)
+    shape = (28, 28) if n_channels == 1 else (28, 28, n_channels)
+    arrays = {f"{part}_images": bytes_of(len(labels), *shape) for part in ("train", "val", "test")}
+    arrays |= {
+        f"{part}_labels": np.array(labels, dtype=np.uint8)[:, None]
+        for part in ("train", "val", "test")
+    }
+    np.savez_compressed(root / f"{name}.npz", **(arrays | changes))
+    return arrays
+
+
+def write_isic2019(root, centers=(0, 5), colour=(200, 0, 0)):
+    """Write, for each centre, three photographs to train on and one to test on."""
+    lines = ["image,MEL,NV,target,center,fold,fold2"]
+    for i, center in enumerate(centers):
+        for j, fold in enumerate(["train", "train", "test", "train"]):
+            name = f"ISIC_00{i}{j}_downsampled"
+            lines.append(f"{name},1.0,0.0,{(i + j) % 2},{center},{fold},{fold}_{center}")
+            folder = root / "ISIC_2019_Training_Input_preprocessed"
+            write_picture(folder / f"{name}.jpg", colour, (24, 16))
+    (root / "train_test_split").write_text("\n".join(lines) + "\n")
+
+
+def write_ixi_tiny(root, sides=(8, 6, 5)):
+    """Write two people to train on and two to test on for each hospital; return voxels by name."""
+    people = [f"IXI{i:03d}-{('Guys', 'HH', 'IOP')[i % 3]}-0828" for i in range(12)]
+    lines, written = ["Patient ID,Manufacturer,Split"], {}
+    for i, name in enumerate(people):
+        image = RNG.normal(100 + 10 * i, 20, sides).astype(np.float32)
+        written[name] = image, (image > 100 + 10 * i).astype(np.uint8)
+        for folder, kind, voxels in zip(
+            ("T1", "label"), ("image", "label"), written[name], strict=True
+        ):
+            path = root / "IXI_sample" / name / folder / f"{name}_{kind}.nii.gz"
+            path.parent.mkdir(exist_ok=True, parents=True)
+            nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), path)
+        lines.append(f"{int(name[3:6])},{i % 3},{'test' if i >= 6 else 'train'}")
+    (root / "metadata_tiny.csv").write_text("\n".join(lines))
+    return written

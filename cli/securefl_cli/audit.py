@@ -5,7 +5,10 @@ from pathlib import Path
 
 import click
 
+from securefl_cli import audit_report
+from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.own_data import Own, allowed_model_option, sites_option
+from securefl_cli.passphrase import read_own_passphrase
 from securefl_cli.progress import steps_bar
 
 
@@ -29,13 +32,47 @@ from securefl_cli.progress import steps_bar
     "with the server's, if it needs one."
 )
 @allowed_model_option
-def audit(
+@click.option(
+    "--keys",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Key folder or bundle of the run's consortium: the report names its members by their "
+    "certificates.",
+)
+@click.option(
+    "--openings",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The authority's own log, openings.jsonl: each row that it or the run's folder lacks is "
+    "a leak.",
+)
+@click.option(
+    "--sign",
+    type=click.Path(path_type=Path),
+    metavar="IDENTITY",
+    help="With --keys: sign the report as this member of the consortium; the signature lies "
+    "beside it, FILE.sig.",
+)
+@PASSPHRASE_FILE
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="With --keys: audit nothing, and say whether the report and each file of the run are as "
+    "they were signed, and by whom.",
+)
+def audit(  # noqa: PLR0913  (a command has its options)
+    *,
     run_folder: Path,
     quick: bool,
     out: Path | None,
     seed: int,
     sites: tuple[str, ...],
     model: str | None,
+    keys: Path | None,
+    openings: Path | None,
+    sign: Path | None,
+    passphrase_file: Path | None,
+    verify: bool,
 ) -> None:
     """Attack a finished run, and report what leaks, what holds and how sure that is.
 
@@ -49,26 +86,47 @@ def audit(
       securefl audit runs/first
       securefl audit runs/first --full --out report.html
       securefl audit runs/first --site north=north/site.toml --site south=south/site.toml
+      securefl audit runs/first --keys my-keys --openings log/openings.jsonl --sign officer
+      securefl audit runs/first --keys my-keys --verify
 
     A run on data of your own is audited from Python: securefl.audit_run(folder, task=task).
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.audit.audits import FULL, QUICK, audit_run
+    from securefl.audit.findings import PAGE
     from securefl.audit.page import html_page
     from securefl.io.text import printable
     from securefl.runs.folder_reader import read_config
+    from securefl_keys.identity import load_identity
+    from securefl_keys.roster import load_roster
+    from securefl_keys.signed_report import SignedReport
 
-    page = out or run_folder / "audit.html"
+    page = out or run_folder / PAGE
+    if (sign or verify) and keys is None:
+        raise click.UsageError("--sign and --verify go with --keys, the consortium's folder")
+    if verify and keys is not None:
+        audit_report.verify(run_folder, page, keys)
+        return
     _check(page, out)
+    roster = load_roster(keys) if keys else None
+    identity = load_identity(sign, read_own_passphrase(passphrase_file, sign)) if sign else None
+    by = audit_report.auditor(identity, roster, openings)
     task = Own(sites, model).task(read_config(run_folder)) if sites else None
     effort = QUICK if quick else FULL
     with steps_bar() as on_step:
-        findings = audit_run(run_folder, effort, task=task, seed=seed, on_step=on_step)
+        findings = audit_run(run_folder, effort, task=task, seed=seed, on_step=on_step, by=by)
     for section in findings.sections:
         said = printable(f"{section.verdict.upper():6} {section.title}: {section.words}")
         click.echo(f"{said}\n")
-    _write(page.with_suffix(".json"), findings.to_json())
-    _write(page, html_page(findings).encode())
-    click.echo(f"Report: {page}\nNumbers: {page.with_suffix('.json')}")
+    numbers, signature = page.with_suffix(".json"), page.with_suffix(".sig")
+    written = {numbers: findings.to_json(), page: html_page(findings).encode()}
+    for path, content in written.items():
+        _write(path, content)
+    signature.unlink(missing_ok=True)  # of a report that was here before
+    click.echo(f"Report: {page}\nNumbers: {numbers}")
+    if identity:
+        named = {path.name: content for path, content in written.items()}
+        _write(signature, SignedReport.signing(identity, named).encode())
+        click.echo(f"Signature of {identity.name}: {signature}")
 
 
 def _check(page: Path, out: Path | None) -> None:

@@ -27,13 +27,15 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     """Print a table to stdout: one row for each run; its cost where any run has devices."""
     from securefl.metrics.by_name import ACCURACY, heading
     from securefl.report.census import hours, watt_hours
+    from securefl.runs.folder_reader import best_of
 
     by = {metrics[-1].metric for metrics, _ in runs.values() if metrics} or {ACCURACY}
     costs = {name: (hours(metrics), watt_hours(metrics)) for name, (metrics, _) in runs.items()}
     simulated = any(sums for cost in costs.values() for sums in cost)
     table = Table(box=None, pad_edge=False)
     table.add_column("Run", overflow="fold")
-    table.add_column(heading(*by) if len(by) == 1 else "Score", justify="right")
+    score = heading(*by) if len(by) == 1 else "Score"
+    table.add_column(f"{score},\nbest (round)", justify="right")
     table.add_column(f"Rounds\nto {TARGET:.0%}", justify="right")
     table.add_column("Upload per\nclient, MB", justify="right")
     table.add_column("Time\n(s)", justify="right")
@@ -41,13 +43,13 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
         table.add_column("Simulated\nhours", justify="right")
         table.add_column("\nWh", justify="right")
     # A width of its own leaves rich only the names to fold, so that all fit 80 columns.
-    width = len("of each client") if simulated else len("The server could read, ")
+    width = len("of each client") if simulated else len("The server could read,")
     table.add_column("The server could read,\nof each client", overflow="fold", width=width)
     for name, (metrics, ledger) in runs.items():
         uploads = ledger.upload_bytes()
         table.add_row(
             Text(printable(name)),
-            (scored(metrics[-1], named=len(by) > 1) if metrics else "-"),
+            f"{_last_score(metrics, len(by) > 1)}\n{_best_score(best_of(metrics))}",
             rounds_to(metrics, TARGET),
             f"{max(uploads.values()) / MEGABYTE:.1f}" if len(uploads) > 1 else "-",
             f"{sum(m.seconds for m in metrics):.0f}",
@@ -55,6 +57,16 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
             what_the_server_reads(ledger),
         )
     Console().print(table)
+
+
+def _last_score(metrics: Sequence[RoundMetrics], named: bool) -> str:
+    return scored(metrics[-1], named=named) if metrics else "-"
+
+
+def _best_score(best: RoundMetrics | None) -> str:
+    from securefl.metrics.by_name import shown
+
+    return f"{shown(best.metric, best.score)} ({best.round})" if best else "-"
 
 
 def _last(sums: Sequence[float] | None) -> str:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from securefl.io.text import printable
 from securefl.metrics.by_name import METRICS, listed
+from securefl.settings.clashes import require_data_set
 from securefl.settings.load import load_config
 from securefl_cli.own_data import Own, allowed_model_option, sites_option
 from securefl_cli.progress import progress_bar
@@ -217,6 +218,7 @@ def leave_one_out(
       securefl leave-one-out corruptions.toml --adapt-bn 0.9 --out runs/unseen
     """  # noqa: D301  (click wants the backspace itself)
     config = load_config(config_file, settings)
+    require_data_set(config)
     from securefl import leave_one_out as report_on
     from securefl.evaluation.leave_one_out import JSON_REPORT, MARKDOWN_REPORT
     from securefl.evaluation.named_data import UntrainedStatistics

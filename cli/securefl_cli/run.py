@@ -14,6 +14,7 @@ import click
 from securefl.data.catalogue import DATA_SETS, names_by_domain
 from securefl.errors import ConfigError, KeyFileError, RunFolderError
 from securefl.settings.axes import NORMALISATIONS, REFINEMENTS, SELECTORS, SERVERS, SOLVERS
+from securefl.settings.clashes import require_data_set
 from securefl.settings.load import load_config
 from securefl_cli.compare import print_runs
 from securefl_cli.connection import ended_by_sigterm
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 @click.option("--solver", help=f"{listed(SOLVERS)}, or MODULE:CLASS of your own")
 @click.option("--server", help=f"{listed(SERVERS)}, or MODULE:CLASS of your own")
 @click.option("--fnr", help=listed(REFINEMENTS))
-@click.option("--model", help="mlp, cnn, resnet20 or alexnet; MODULE:FUNCTION with --site")
+@click.option("--model", help="mlp, cnn, resnet20, alexnet or unet; MODULE:FUNCTION with --site")
 @click.option("--norm", help="batch, group, layer, instance, group-ws, scaled-ws or fixup")
 @click.option(
     "--rounds",
@@ -235,6 +236,7 @@ def _start(
     config = load_config(config_file, settings)
     if config_file:
         _require_shipped(config_file)
+    require_data_set(config)
     from securefl import run as run_rounds
 
     task, keys = own.task(config), _keys(config, secrets)

@@ -48,6 +48,7 @@ def status(run: Path, as_json: bool) -> None:
 
 def _told(found: RunStatus) -> list[str]:
     from securefl.metrics.by_name import shown, title
+    from securefl.runs.folder_reader import BEST
 
     lines = [f"{found.name}: {found.state}, {_AT_WORK[found.at_work]}"]
     lines.append(f"Round {found.round} of {found.rounds}")
@@ -55,6 +56,9 @@ def _told(found: RunStatus) -> list[str]:
         lines[-1] += f", which ended at {found.ended}"
     if found.score is not None:
         lines.append(f"{title(found.metric)}: {shown(found.metric, found.score)}")
+    if found.best_round is not None and found.best_score is not None:
+        best = shown(found.metric, found.best_score)
+        lines.append(f"Best round: {found.best_round}, {title(found.metric)} {best} ({BEST})")
     lines.append(f"Took part: {', '.join(found.clients) or 'nobody yet'}")
     for name, why in found.missing.items():
         lines.append(f"Missing: {name}: {why.removeprefix(f'{name}: ')}")

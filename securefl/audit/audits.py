@@ -1,9 +1,8 @@
 """All audits of one run, one after the other."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, final
 
@@ -22,6 +21,7 @@ from securefl.audit.inversion import report_section as inversion
 from securefl.audit.membership.candidates import candidates
 from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import train_shadows
+from securefl.audit.provenance import Auditor, Provenance
 from securefl.audit.replay import Replay, in_the_clear, inspect_rounds, replayed
 from securefl.audit.rules import Verdict
 from securefl.audit.targets import hidden_from_server, inversion_target, observed, sent_statistics
@@ -33,6 +33,7 @@ from securefl.data.samples import whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
 from securefl.evaluation.named_data import Trained, load_trained
 from securefl.federation.message import SCORES
+from securefl.losses.kinds import compares_samples, loss_name
 from securefl.metrics.by_name import heading, shown
 from securefl.privacy.history import History
 from securefl.runs.folder_reader import RunRecord, read_run
@@ -78,12 +79,13 @@ def audit_run(
     task: Task | None = None,
     seed: int = 0,
     on_step: OnStep | None = None,
+    by: Auditor = Auditor(),  # noqa: B008  (it does not change)
 ) -> Findings:
     """Audit a finished run: what each party saw, what attackers make of it, what is promised.
 
-    The same run, effort and seed give the same findings, but for noise that no seed gives again:
-    that of canary clients (`privacy.noise = "secret"`), and of encryption, so that the precision of
-    sums and scores may differ by a bit.
+    The same run, effort and seed give the same findings, but for the time at which they were made,
+    and for noise that no seed gives again: that of canary clients (`privacy.noise = "secret"`), and
+    of encryption, so that the precision of sums and scores may differ by a bit.
 
     Args:
         folder: the run's; nothing in it is changed.
@@ -91,6 +93,7 @@ def audit_run(
         task: the one that the run was started with, where it had its own.
         seed: of all that is drawn.
         on_step: told of progress.
+        by: whoever audits, and what they bring: members' certificates, the authority's own log.
 
     Raises:
         ConfigError: the run had a task of its own and `task` is None, or the other way round, or
@@ -113,8 +116,18 @@ def audit_run(
             f"{folder}: metrics.jsonl or ledger.jsonl says nothing, and without them nobody knows "
             "who saw what: put a copy back, or make the run anew"
         )
-    audits = _Audits(run, trained, effort, seed, on_step or _silent, shipped=task is None)
-    return Findings(run.config.name, effort.name, seed, audits.facts(), tuple(audits.sections()))
+    shipped, evidence = task is None, FolderEvidence.of(run, by.openings)
+    audits = _Audits(run, trained, effort, seed, on_step or _silent, evidence, shipped=shipped)
+    of = Provenance.of(run, trained.task, evidence.openings, by, shipped=shipped)
+    return Findings(
+        run.config.name,
+        effort.name,
+        seed,
+        audits.facts() | of.facts(),
+        tuple(audits.sections()),
+        of.as_json(),
+        of.tables(),
+    )
 
 
 def _thinned(models: Sequence[NamedTensors]) -> list[NamedTensors]:
@@ -136,6 +149,8 @@ class _Audits:
     effort: AuditEffort
     seed: int
     on_step: OnStep
+    evidence: FolderEvidence
+    _: KW_ONLY
     shipped: bool
     """True where another process can make model and loss anew, unlike those of a notebook."""
 
@@ -153,10 +168,6 @@ class _Audits:
         return replayed(self.config, self.task, again, self.run.participants)
 
     @cached_property
-    def evidence(self) -> FolderEvidence:
-        return FolderEvidence.of(self.run)
-
-    @cached_property
     def history(self) -> History:
         return RunFolder(self.run.path).history() or History()
 
@@ -166,19 +177,23 @@ class _Audits:
         own = not self.shipped
         return {
             "Folder": self.run.path.name,
-            "SecureFL": version("securefl"),
             "Algorithm": f"{self._algorithm()}, solver {config.solver.name}",
             "Model": f"{type(self.task.model).__name__}, its own"
             if own
             else f"{config.model.name}, norm {config.model.norm}",
-            "Data": f"{n} clients, "
-            + ("its own" if own else f"{config.data.dataset}, {config.data.partition}"),
+            "Data": f"{n} clients, " + ("its own" if own else self._dealt()),
             "Rounds": str(len(self.run.metrics)),
             heading(last.metric): shown(last.metric, last.score),
             "Encrypted": ", ".join(config.exchange.encrypt) or "nothing",
             "Privacy": config.privacy.level,
             "Played again": self._compared(),
         }
+
+    def _dealt(self) -> str:
+        data = self.config.data
+        return f"{data.dataset}, " + (
+            "each domain a client" if data.traits.by_domain else data.partition
+        )
 
     def _algorithm(self) -> str:
         own = self.task.algorithm
@@ -231,7 +246,16 @@ class _Audits:
         noisy = self.config.privacy.of_records
         return exposure_section(self.run.ledger, leaks, seen, noisy=noisy)
 
+    def _require_losses_of_one(self) -> None:
+        """Raise DataError where no sample has a loss by itself."""
+        if compares_samples(self.task.loss):
+            raise DataError(
+                f"the loss {loss_name(self.task.loss)} compares samples, and this attack goes by "
+                "the loss of each alone"
+            )
+
     def _membership(self) -> Section:
+        self._require_losses_of_one()
         pool = candidates(self.task, np.random.default_rng(self.seed))
         shadows = train_shadows(
             in_the_clear(self.config),
@@ -253,6 +277,7 @@ class _Audits:
         return epsilon_section(self.config, self.history, self._canaries(), clients, self.seed)
 
     def _canaries(self) -> OneRunBound:
+        self._require_losses_of_one()
         canaries = drawn_canaries(self.task.test, self.effort.canaries, self.seed)
         task = with_canaries(self.task, canaries)
         config = with_room(self.config, task)

@@ -16,6 +16,9 @@ from securefl.errors import RunFolderError
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 
+PAGE, FINDINGS, SIGNATURE = "audit.html", "audit.json", "audit.sig"
+AUDITS = frozenset({PAGE, FINDINGS, SIGNATURE})
+"""Files that an audit leaves in the run's folder."""
 MAX_BYTES = 2**26
 
 
@@ -100,6 +103,10 @@ class Findings:
     facts: Mapping[str, str] = field(default_factory=dict)
     """Facts about what was audited: settings, clients, rounds, versions."""
     sections: Sequence[Section] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Time, parties, keys, settings, sizes of data and digests of files: see `Provenance`."""
+    tables: Sequence[FindingsTable] = ()
+    """The same as tables, for the page."""
 
     def to_json(self) -> bytes:
         """Return everything but the pictures; the same findings give the same bytes."""
@@ -108,6 +115,7 @@ class Findings:
             "effort": self.effort,
             "seed": self.seed,
             "facts": dict(self.facts),
+            "provenance": dict(self.provenance),
             "chapters": {section.key: _section(section) for section in self.sections},
         }
         text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from securefl.build.job import Job, job_of
 from securefl.build.own_model import is_own, own_model, require_allowed
@@ -22,7 +21,7 @@ from securefl.norms.find import BatchNorm
 from securefl.settings.samples import SamplesTable
 from securefl.settings.samples_clashes import public_reader, sites_read_public
 from securefl.settings.tables import Config
-from securefl.task import Task
+from securefl.task import LOSSES, Task
 
 _INPUT_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}
 """BN of the first axis of a sample, by its number of axes."""
@@ -87,7 +86,7 @@ def task_at(config: Config, files: Mapping[str, Path | str]) -> Task:
         model,
         [(split.train_x, split.train_y) for split in splits],
         (elsewhere.test_x, elsewhere.test_y),
-        functional.cross_entropy if form.classes else functional.mse_loss,
+        LOSSES[form.targets],
         client_tests=[(split.test_x, split.test_y) for split in splits],
         public=public_samples(config, form, files),
         names=config.data.names,
@@ -171,5 +170,5 @@ def _elsewhere(form: SamplesTable, dtype: torch.dtype) -> Split:
     if form.classes:
         y = torch.arange(N_ELSEWHERE) % form.n_outputs
     else:
-        y = torch.zeros(N_ELSEWHERE, 1, dtype=dtype)
+        y = torch.zeros(N_ELSEWHERE, len(form.target_columns), dtype=dtype)
     return Split(x, y, x, y)

@@ -51,7 +51,9 @@ def run(  # noqa: PLR0913  (what a run may be given)
     about = b"" if task is None else task_record(task, client_names(rounds.config, task)).to_json()
     folder = RunFolder.create(Path(out), rounds.config, about)
     with folder.locked():
-        folder.note_session(rounds.config, rounds.key_id, rounds.engine, own_task=task is not None)
+        folder.note_session(
+            rounds.config, rounds.session, rounds.key_id, rounds.engine, own_task=task is not None
+        )
         return rounds.run(on_round, folder)
 
 
@@ -92,7 +94,9 @@ def resume(
             require_same_task(Path(folder), task, config, weights=first)
         rounds = simulated(config, task, keys, identities)
         rounds.go_on_in(run_folder)
-        run_folder.note_session(config, rounds.key_id, rounds.engine, own_task=task is not None)
+        run_folder.note_session(
+            config, rounds.session, rounds.key_id, rounds.engine, own_task=task is not None
+        )
         if on_start:
             on_start(rounds.engine)
         return rounds.run(on_round, run_folder)

@@ -5,6 +5,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from securefl.io.files import require_tensors
 
 SUFFIXES = frozenset({".npz", ".safetensors"})
 _MAX_BYTES = 1 << 32  # also of what a compressed file unpacks to
+_NAMES = frozenset({"x", "y"})
 _FORM = "save samples as x, their labels as y"
 
 # What the readers raise on bytes that are no such file.
@@ -59,29 +61,45 @@ def load_arrays(path: Path) -> tuple[Shaped[Tensor, "n ..."], Int64[Tensor, " n"
     return x, y
 
 
-def load_numbers(path: Path) -> tuple[Shaped[Tensor, "n ..."], Shaped[Tensor, " n"]]:
-    """Load the file's x and y, samples and a number for each. Nothing in the file can run as code.
+def load_numbers(
+    path: Path, n_targets: int = 1
+) -> tuple[Shaped[Tensor, "n ..."], Shaped[Tensor, "n ..."]]:
+    """Load the file's x and y, samples and so many numbers for each.
+
+    Nothing in the file can run as code.
 
     Raises:
         DataError: it cannot be read, x or y is missing, or y holds something else.
     """
     x, y = _read(path)
     y = y[:, 0] if y.dim() == 2 and y.shape[1] == 1 else y
-    if y.dim() != 1 or y.is_complex() or y.dtype is torch.bool:
-        raise DataError(f"{path}: y holds {_described(y)}; give one number per sample")
+    shape = () if n_targets == 1 else (n_targets,)
+    if not y.dim() or y.shape[1:] != shape or y.is_complex() or y.dtype is torch.bool:
+        each = "one number" if n_targets == 1 else f"{n_targets} numbers"
+        raise DataError(f"{path}: y holds {_described(y)}; give {each} per sample")
     _require_one_each(path, x, y)
     return x, y
 
 
-def _read(path: Path) -> tuple[Tensor, Tensor]:
+def load_npz(path: Path, names: Collection[str]) -> dict[str, Shaped[Tensor, "..."]]:
+    """Load those arrays of an .npz file that have these names. Nothing in it can run as code.
+
+    Raises:
+        DataError: the file cannot be read, or unpacks to more than 4 GiB.
+    """
     n_bytes_of(path, _MAX_BYTES)
+    try:
+        return _npz(path, names)
+    except _DAMAGED as error:
+        raise DataError(f"{path}: is no .npz file that can be used ({error})") from error
+
+
+def _read(path: Path) -> tuple[Tensor, Tensor]:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
+        n_bytes_of(path, _MAX_BYTES)
         raise DataError(f"{path}: give a folder of pictures, or a file .npz or .safetensors")
-    try:
-        arrays = _npz(path) if suffix == ".npz" else _safetensors(path)
-    except _DAMAGED as error:
-        raise DataError(f"{path}: is no {suffix} file that can be used ({error})") from error
+    arrays = load_npz(path, _NAMES) if suffix == ".npz" else _load_safetensors(path)
     if "x" not in arrays:
         raise DataError(f"{path}: has no array x; {_FORM}")
     if "y" not in arrays:
@@ -96,24 +114,28 @@ def _require_one_each(path: Path, x: Tensor, y: Tensor) -> None:
         raise DataError(f"{path}: x holds {_described(x)} for {len(y)} labels in y")
 
 
-def _safetensors(path: Path) -> dict[str, Tensor]:
-    require_tensors(path, _MAX_BYTES)
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in {"x", "y"} & set(file.keys())}
+def _load_safetensors(path: Path) -> dict[str, Tensor]:
+    n_bytes_of(path, _MAX_BYTES)
+    try:
+        require_tensors(path, _MAX_BYTES)
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in _NAMES & set(file.keys())}
+    except _DAMAGED as error:
+        raise DataError(f"{path}: is no .safetensors file that can be used ({error})") from error
 
 
-def _npz(path: Path) -> dict[str, Tensor]:
+def _npz(path: Path, names: Collection[str]) -> dict[str, Tensor]:
     with zipfile.ZipFile(path) as archive:
         n_unpacked = sum(member.file_size for member in archive.infolist())
     if n_unpacked > _MAX_BYTES:
         raise ValueError(f"unpacks to {n_unpacked} bytes, at most {_MAX_BYTES}")
     with np.load(path, allow_pickle=False) as arrays:
-        return {name: _as_tensor(arrays[name]) for name in {"x", "y"} & set(arrays.files)}
+        return {name: _as_tensor(name, arrays[name]) for name in set(names) & set(arrays.files)}
 
 
-def _as_tensor(array: np.ndarray | bytes) -> Tensor:
+def _as_tensor(name: str, array: np.ndarray | bytes) -> Tensor:
     if isinstance(array, bytes):  # numpy's answer for a member that is no array
-        raise TypeError("x or y is no array")
+        raise TypeError(f"{name} is no array")
     # A byte order of another machine is one that torch does not take.
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
 

@@ -17,6 +17,8 @@ class Inputs(StrEnum):
     """Channels, height and width."""
     READINGS = "readings"
     """Flat numbers."""
+    VOLUMES = "volumes"
+    """Channels, depth, height and width."""
 
 
 class Targets(StrEnum):
@@ -26,6 +28,20 @@ class Targets(StrEnum):
     """The number of a class, from 0."""
     NUMBERS = "numbers"
     """Some numbers: a regression."""
+    SURVIVAL = "survival"
+    """Two numbers: the time, and 1 for an event or 0 for the end of observation."""
+    MASKS = "masks"
+    """The number of a class, from 0, for each pixel or voxel; class 0 is the background."""
+
+    @property
+    def in_words(self) -> str:
+        """Noun for such targets, in messages."""
+        return "times of events" if self is Targets.SURVIVAL else self.value
+
+    @property
+    def by_pairs(self) -> bool:
+        """True where the loss that goes with them compares samples."""
+        return self is Targets.SURVIVAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +80,10 @@ class DataSet:
 
 _IDX = "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the same of t10k"
 _EMNIST = ("byclass", "bymerge", "balanced", "letters", "digits", "mnist")
+_MEDMNIST = (
+    *("pathmnist", "dermamnist", "octmnist", "pneumoniamnist", "breastmnist", "bloodmnist"),
+    *("tissuemnist", "organamnist", "organcmnist", "organsmnist"),
+)
 _CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 DATA_SETS: dict[str, DataSet] = {
@@ -101,6 +121,14 @@ DATA_SETS: dict[str, DataSet] = {
         files="cifar-100-binary.tar.gz, unpacked",
         home=_CIFAR,
     ),
+    **{
+        name: DataSet(
+            reader="securefl.data.medmnist:read_medmnist",
+            files=f"{name}.npz of MedMNIST v2, in 28 × 28",
+            home="https://medmnist.com",
+        )
+        for name in _MEDMNIST
+    },
     "gas-turbine": DataSet(
         reader="securefl.data.gas_turbine:read_gas_turbine",
         files="gt_2011.csv to gt_2015.csv of UCI's Gas Turbine CO and NOx Emission Data Set",
@@ -116,6 +144,37 @@ DATA_SETS: dict[str, DataSet] = {
         "processed.switzerland.data and processed.va.data of UCI's Heart Disease",
         home="https://archive.ics.uci.edu/dataset/45",
         inputs=Inputs.READINGS,
+    ),
+    "lung": DataSet(
+        reader="securefl.data.lung:read_lung",
+        domains="securefl.data.lung:institutions",
+        packaged="lifelines/datasets/lung.csv",
+        origin="come with the package lifelines",
+        inputs=Inputs.READINGS,
+        targets=Targets.SURVIVAL,
+    ),
+    "tcga-brca": DataSet(
+        reader="securefl.data.tcga_brca:read_tcga_brca",
+        domains="securefl.data.tcga_brca:regions",
+        files="brca.csv and train_test_split.csv of FLamby's Fed-TCGA-BRCA",
+        home="https://github.com/owkin/FLamby, flamby/datasets/fed_tcga_brca",
+        inputs=Inputs.READINGS,
+        targets=Targets.SURVIVAL,
+    ),
+    "opt": DataSet(
+        reader="securefl.data.opt:read_opt",
+        domains="securefl.data.opt:clinics",
+        files="opt.csv of R's medicaldata",
+        home="https://vincentarelbundock.github.io/Rdatasets, csv/medicaldata/opt.csv",
+        inputs=Inputs.READINGS,
+    ),
+    "azpro": DataSet(
+        reader="securefl.data.azpro:read_azpro",
+        domains="securefl.data.azpro:hospitals",
+        packaged="pydataset/resources.tar.gz",
+        origin="come with the package pydataset",
+        inputs=Inputs.READINGS,
+        targets=Targets.NUMBERS,
     ),
     "digits-by-source": DataSet(
         reader="securefl.data.digits_by_source:read_digits_by_source",
@@ -143,6 +202,22 @@ DATA_SETS: dict[str, DataSet] = {
         files="metadata.csv and patches/ of Camelyon17-WILDS",
         home="https://wilds.stanford.edu/datasets",
         reads=frozenset({"n_per_center"}),
+    ),
+    "isic2019": DataSet(
+        reader="securefl.data.isic2019:read_isic2019",
+        domains="securefl.data.isic2019:isic2019_families",
+        files="train_test_split and ISIC_2019_Training_Input_preprocessed/ of FLamby's "
+        "Fed-ISIC2019",
+        home="https://github.com/owkin/FLamby, flamby/datasets/fed_isic2019",
+    ),
+    "ixi-tiny": DataSet(
+        reader="securefl.data.ixi_tiny:read_ixi_tiny",
+        domains="securefl.data.ixi_tiny:ixi_hospitals",
+        files="metadata_tiny.csv of FLamby's Fed-IXI, and IXI_sample/ of IXI Tiny",
+        home="https://github.com/owkin/FLamby, flamby/datasets/fed_ixi/metadata, and "
+        "https://data.mendeley.com/datasets/7kd5wj7v7p; reading it needs pip install nibabel",
+        inputs=Inputs.VOLUMES,
+        targets=Targets.MASKS,
     ),
 }
 

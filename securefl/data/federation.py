@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from securefl.data.catalogue import Targets
 from securefl.data.corruptions import corrupt
 from securefl.data.files import Domains
 from securefl.data.partition import Partition, parse_partition, split_clients
@@ -19,7 +20,7 @@ from securefl.data.quality import Quality, spoilt_clients
 from securefl.data.samples import samples
 from securefl.data.skew import noise_ladder, skewed_clients
 from securefl.data.sources import left_out, load_domains, load_split
-from securefl.data.split import TEST_SHARE, Labelled, Split
+from securefl.data.split import TEST_SHARE, Labelled, Split, n_outputs
 from securefl.errors import ConfigError, DataError
 from securefl.settings.data import DataTable
 
@@ -34,7 +35,7 @@ class Federation:
     clients: Sequence[Labelled]
     test: Labelled
     n_outputs: int
-    """Number of outputs of a model for a sample: one per class, or one per target."""
+    """Number of outputs of a model for a sample: one a class, one a number, or one risk."""
     client_tests: Sequence[Labelled] = ()
     """Test data in the order of `clients`; empty where all share `test`."""
     external: Mapping[str, Labelled] = field(default_factory=dict)
@@ -77,13 +78,14 @@ def load_federation(
     # Both refuse wrong names before a large data set is read.
     external, partition = left_out(data), parse_partition(data.partition)
     if data.traits.by_domain:
-        return by_domain(load_domains(data, seed, dtype), external, seed)
+        return by_domain(load_domains(data, seed, dtype), external, seed, data.traits.targets)
     split, public = load_split(data, seed, dtype), None
     if n_public:
         public, split = _set_aside(split, n_public, seed)
     rng = np.random.default_rng(seed)
     clients = _dealt(split, partition, data, rng)
-    found = Federation(clients, (split.test_x, split.test_y), split.n_outputs, public=public)
+    outputs = n_outputs(data.traits.targets, split.train_y, split.test_y)
+    found = Federation(clients, (split.test_x, split.test_y), outputs, public=public)
     if data.quality:
         # In one order, whatever the settings' is: parties deal alike.
         shares = {kind: data.quality[kind.value] for kind in Quality if kind.value in data.quality}
@@ -94,7 +96,12 @@ def load_federation(
     return found
 
 
-def by_domain(domains: Domains, external: frozenset[str], seed: int) -> Federation:
+def by_domain(
+    domains: Domains,
+    external: frozenset[str],
+    seed: int,
+    targets: Targets = Targets.CLASSES,
+) -> Federation:
     """Make a client per domain that tests on a fifth of its samples; `external` ones test on all.
 
     A domain that comes as a `Split` is tested on its own test samples in the place of that fifth.
@@ -117,7 +124,7 @@ def by_domain(domains: Domains, external: frozenset[str], seed: int) -> Federati
     return Federation(
         clients=[(split.train_x, split.train_y) for split in splits],
         test=(torch.cat([x for x, _ in tests]), torch.cat([y for _, y in tests])),
-        n_outputs=1 + max(int(y.max()) for _, y in whole.values()),
+        n_outputs=n_outputs(targets, *(y for _, y in whole.values())),
         client_tests=tests,
         external={name: _shuffled(data, seed) for name, data in whole.items() if name in external},
     )

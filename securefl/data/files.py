@@ -4,8 +4,10 @@ What a file says about itself is not believed: sizes are compared with the file'
 before anything of that size is allocated, and no format here can run code (no pickle).
 """
 
+import csv
 import hashlib
-from collections.abc import Mapping
+import io
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -70,8 +72,23 @@ def read(path: Path, max_bytes: int) -> bytes:
         raise DataError(f"{path}: {error.strerror}") from error
 
 
-def check_md5(path: Path, md5: str) -> None:
-    """Compare the file with the checksum that its publisher names.
+def table_lines(path: Path, max_bytes: int) -> Iterator[tuple[str, Mapping[str, str | None]]]:
+    """Yield each line of a CSV table with a head: where it stands, for messages, and its fields.
+
+    Raises:
+        DataError: the file cannot be read, is larger than `max_bytes`, or is no table of text.
+    """
+    content = read(path, max_bytes)
+    try:
+        lines = csv.DictReader(io.StringIO(content.decode(), newline=""))
+        for n, line in enumerate(lines, start=1):
+            yield f"{path}, sample {n}", line
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: is no table of text ({error})") from error
+
+
+def check_md5(path: Path, *md5: str) -> None:
+    """Compare the file with the checksums that its publisher names, one for each release.
 
     MD5 finds a broken download; against a forger it does not help.
 
@@ -85,9 +102,10 @@ def check_md5(path: Path, md5: str) -> None:
                 digest.update(chunk)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
-    if digest.hexdigest() != md5:
+    if digest.hexdigest() not in md5:
         raise DataError(
-            f"{path}: MD5 is {digest.hexdigest()}, the official file has {md5}; download it again"
+            f"{path}: MD5 is {digest.hexdigest()}, the official file has {' or '.join(md5)}; "
+            "download it again"
         )
 
 

@@ -3,8 +3,6 @@
 No checksum is checked: a folder has none.
 """
 
-import csv
-import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -14,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from securefl.data.files import Domains, locate, read
+from securefl.data.files import Domains, locate, table_lines
 from securefl.data.pictures import SUFFIXES, check_side, read_pictures
 from securefl.errors import ConfigError, DataError
 from securefl.io.text import MAX_FOLDER_BYTES, can_name_a_folder
@@ -174,18 +172,13 @@ def _table(root: str | Path) -> Path:
 
 def _patches(table: Path) -> list[tuple[int, str, int]]:
     """Return every line's (center, file of the patch, label), as WILDS names them."""
-    content = read(table, _MAX_CSV_BYTES)
-    try:
-        lines = csv.DictReader(io.StringIO(content.decode(), newline=""))
-        patches = [_patch(line, f"{table}, sample {n}") for n, line in enumerate(lines, start=1)]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{table}: is no table of text ({error})") from error
+    patches = [_patch(line, where) for where, line in table_lines(table, _MAX_CSV_BYTES)]
     if not patches:
         raise DataError(f"{table}: has no lines; put {_CAMELYON} there")
     return patches
 
 
-def _patch(line: dict[str, str | None], where: str) -> tuple[int, str, int]:
+def _patch(line: Mapping[str, str | None], where: str) -> tuple[int, str, int]:
     patient, node, x, y, tumor, center = (_number(line, column, where) for column in _PATCH_COLUMNS)
     if tumor not in {"0", "1"}:
         raise DataError(f"{where}: tumor = {tumor}: must be 0 or 1")
@@ -193,7 +186,7 @@ def _patch(line: dict[str, str | None], where: str) -> tuple[int, str, int]:
     return int(center), f"patches/patient_{patient}_node_{node}/patch_{patch}", int(tumor)
 
 
-def _number(line: dict[str, str | None], column: str, where: str) -> str:
+def _number(line: Mapping[str, str | None], column: str, where: str) -> str:
     # Digits only: the texts become part of a path.
     text = line.get(column) or ""
     if not _NUMBER.fullmatch(text):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from securefl.data.catalogue import Targets
 from securefl.errors import DataError
 from securefl.settings.samples import SamplesTable
 
@@ -82,7 +83,7 @@ def _of_columns(x: Tensor, form: SamplesTable, limit: float) -> Iterator[_Column
 
 
 def _of_target(y: Tensor, form: SamplesTable) -> Iterator[_Column]:
-    if form.classes:
+    if form.targets is not Targets.NUMBERS:  # of times, the order alone counts
         return
     size, deviation = float(y.double().square().mean().sqrt()), float(y.double().std(correction=0))
     about = f"has a mean of {float(y.double().mean()):.2g}, a standard deviation of {deviation:.2g}"

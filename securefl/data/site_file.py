@@ -136,7 +136,8 @@ def load_samples(folder: Path, where: str, form: SamplesTable, dtype: torch.dtyp
         _require(form.columns, where, "samples.columns")
         x, y = tables.load_table(at, form)
     elif at.suffix.lower() in arrays.SUFFIXES:
-        x, y = arrays.load_numbers(at)  # of classes, too: `_of_form` checks what a function gives
+        # Of classes, too: `_of_form` checks what a function gives.
+        x, y = arrays.load_numbers(at, len(form.target_columns))
     elif at.is_dir():
         _require(form.shape, where, "samples.shape")
         _require(form.classes, where, "samples.classes")
@@ -202,8 +203,11 @@ def _of_form(x: Tensor, y: Tensor, form: SamplesTable, where: str, dtype: torch.
     """Return samples in the types of the model; raises DataError where they are of another form."""
     if len(x) != len(y):
         raise DataError(f"{where}: {len(x)} samples and {len(y)} targets: give one for each")
-    if y.numel() != len(y):
-        raise DataError(f"{where}: targets of {list(y.shape[1:])} values: give one for each sample")
+    n_targets = len(form.target_columns)
+    if y.numel() != n_targets * len(y):
+        given = f"{where}: targets of {list(y.shape[1:])} values"
+        each = "(time, event), y of two columns" if form.event else "one for each sample"
+        raise DataError(f"{given}: give {each}")
     if tuple(x.shape[1:]) != form.sample_shape:
         raise DataError(
             f"{where}: a sample is {list(x.shape[1:])}, and by the settings "
@@ -215,9 +219,14 @@ def _of_form(x: Tensor, y: Tensor, form: SamplesTable, where: str, dtype: torch.
     if not bool(torch.isfinite(x).all()):
         raise DataError(f"{where}: a sample has a value that is not finite: mend it")
     if not form.classes:
-        y = (y.double() / form.units.get(form.target, 1.0)).to(dtype).reshape(len(y), 1)
+        y = (y.double() / form.units.get(form.target, 1.0)).to(dtype).reshape(len(y), n_targets)
         if not bool(torch.isfinite(y).all()):
             raise DataError(f"{where}: a target is not finite: mend it")
+        if form.event and not bool(((y[:, 1] == 0) | (y[:, 1] == 1)).all()):
+            raise DataError(
+                f"{where}: {form.event!r:.60} has values that are neither 1, for an event, nor 0, "
+                "for the end of observation: mend it"
+            )
         return x, y
     labels = y.to(torch.int64).reshape(len(y))
     if y.is_floating_point() and not bool((y.reshape(len(y)) == labels).all()):

@@ -42,7 +42,7 @@ def _of_type(domain: Labelled | Split, dtype: torch.dtype) -> Labelled | Split:
     if isinstance(domain, Split):
         return domain.to(dtype)
     x, y = domain
-    return x.to(dtype), y
+    return x.to(dtype), y.to(dtype) if y.is_floating_point() else y
 
 
 def domain_families(data: DataTable) -> Mapping[str, str]:

@@ -8,35 +8,31 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from securefl.data.catalogue import Targets
 from securefl.errors import DataError
 
 TEST_SHARE = 0.2
 """Share that is held out where a data set does not say which samples test."""
 Labelled: TypeAlias = tuple[
-    Float[Tensor, "_ ..."], Int64[Tensor, " _"] | Float[Tensor, "_ targets"]
+    Float[Tensor, "_ ..."], Int64[Tensor, "_ ..."] | Float[Tensor, "_ targets"]
 ]
-"""Samples x and the target of each: its class, or some numbers."""
+"""Samples x and the target of each: its class, a class for each voxel, or some numbers."""
 
 
 # Two splits are compared by identity: tensors have no single truth value to compare by.
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Training and test samples; labels count from 0, or are the targets of a regression."""
+    """Training and test samples; labels count from 0, one a sample or a voxel, or are numbers."""
 
     train_x: Float[Tensor, "train ..."]
-    train_y: Int64[Tensor, " train"] | Float[Tensor, "train targets"]
+    train_y: Int64[Tensor, "train ..."] | Float[Tensor, "train targets"]
     test_x: Float[Tensor, "test ..."]
-    test_y: Int64[Tensor, " test"] | Float[Tensor, "test targets"]
+    test_y: Int64[Tensor, "test ..."] | Float[Tensor, "test targets"]
 
     @property
     def n_classes(self) -> int:
         """One more than the largest label of either part."""
         return 1 + int(max(self.train_y.max(), self.test_y.max()))
-
-    @property
-    def n_outputs(self) -> int:
-        """Number of outputs of a model for a sample: one per class, or one per target."""
-        return self.train_y.shape[1] if self.train_y.is_floating_point() else self.n_classes
 
     def to(self, dtype: torch.dtype) -> "Split":
         """Return the same samples, and targets where they are numbers, in this type of floats."""
@@ -55,6 +51,20 @@ class Split:
             DataError: the samples are not flat, or their length is not a square number.
         """
         return replace(self, train_x=_square(self.train_x), test_x=_square(self.test_x))
+
+
+def n_outputs(form: Targets, *targets: Tensor) -> int:
+    """Return the number of a model's outputs: one a class, one a number, or one risk.
+
+    Args:
+        form: of the targets.
+        targets: those of all samples, in one part or in several.
+    """
+    if form is Targets.SURVIVAL:
+        return 1
+    if form is Targets.NUMBERS:
+        return targets[0].shape[1]
+    return 1 + max(int(y.max()) for y in targets)
 
 
 def stratified(x: Float[Tensor, "n ..."], y: Int64[Tensor, " n"], seed: int) -> Split:

@@ -31,15 +31,36 @@ def load_table(path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
         path: a file .csv (UTF-8, its first line names the columns) or .parquet.
         form: the columns, and what they hold.
 
-    Returns x, (n, features), and y: labels, (n,), or numbers, (n, 1).
+    Returns x, (n, features), and y: labels, (n,), numbers, (n, 1), or times and events,
+    (n, 2).
 
     Raises:
         ConfigError: a Parquet file, and pyarrow is not installed.
         DataError: the file cannot be read, a column is missing, or a field is not of the form; the
             message says where, and shows no field of another column.
     """
-    wanted = (*form.columns, form.target)
-    fields = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path, wanted)
+    wanted = (*form.columns, *form.target_columns)
+    if path.suffix.lower() == ".parquet":
+        return _samples(path, _parquet(path, wanted), form)
+    return parse_csv(read(path, _MAX_BYTES), path, form)
+
+
+def parse_csv(content: bytes, path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
+    """Return samples and targets of a CSV file's bytes; see `load_table`.
+
+    Args:
+        content: UTF-8, its first line names the columns.
+        path: stands in messages.
+        form: the columns, and what they hold.
+
+    Raises:
+        DataError: as `load_table`.
+    """
+    wanted = (*form.columns, *form.target_columns)
+    return _samples(path, _csv(content, path, wanted), form)
+
+
+def _samples(path: Path, fields: Mapping[str, Fields], form: SamplesTable) -> tuple[Tensor, Tensor]:
     n = len(fields[form.target])
     if not n:
         raise DataError(
@@ -64,14 +85,15 @@ def load_table(path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
             found = _numbers(path, column, fields[column], empty)
             features.append(found / form.units.get(column, 1.0))
     x = np.stack([*features, *(absent[column] for column in form.missing)], axis=1)
-    return torch.from_numpy(x), _targets(path, fields[form.target], form)
+    return torch.from_numpy(x), _targets(path, fields, form)
 
 
-def _targets(path: Path, fields: Fields, form: SamplesTable) -> Tensor:
-    none = np.zeros(len(fields), dtype=bool)
-    if not form.classes:
-        return torch.from_numpy(_numbers(path, form.target, fields, none)[:, None])
-    return torch.tensor(_places(path, form.target, fields, form.classes))
+def _targets(path: Path, fields: Mapping[str, Fields], form: SamplesTable) -> Tensor:
+    if form.classes:
+        return torch.tensor(_places(path, form.target, fields[form.target], form.classes))
+    none = np.zeros(len(fields[form.target]), dtype=bool)
+    columns = [_numbers(path, name, fields[name], none) for name in form.target_columns]
+    return torch.from_numpy(np.stack(columns, axis=1))
 
 
 def _one_hot(
@@ -115,9 +137,9 @@ def _place(path: Path, column: str, row: int) -> str:
     return f"{path}: column {column!r:.60}, sample {row + 1}"
 
 
-def _csv(path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
+def _csv(content: bytes, path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
     try:
-        text = read(path, _MAX_BYTES).decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
         rows = csv.reader(io.StringIO(text, newline=""), strict=True)
         header = [name.strip() for name in next(rows, [])]
         lines = [row for row in rows if row]

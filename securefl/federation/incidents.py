@@ -1,8 +1,9 @@
 """Contributions that did not count, and the error of a round without any."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from securefl.errors import Diverged, TooFewContributions
+from securefl.io.clock import utc_now
 
 BOOKKEEPING_BYTES = 16
 """Length in bytes of a broadcast total's weight and number of clients."""
@@ -29,6 +30,10 @@ class Incident:
     reason: str
     diverged: bool = False
     """True where the client's own values cannot be sent, as they could not in a simulation."""
+    at: str = field(default_factory=utc_now, compare=False)
+    """Time, UTC."""
+    run: str = field(default="", compare=False)
+    """Id of the session in which it was written; empty before that."""
 
 
 def nobody_left(

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from securefl.io.clock import utc_now
 from securefl.types import Kind, NamedTensors
 
 SERVER = "server"
@@ -31,6 +32,10 @@ class Entry:
     n_values: int
     bytes: int
     """Length of the whole message in bytes, header and signature included."""
+    at: str = field(default_factory=utc_now, compare=False)
+    """Time, UTC."""
+    run: str = field(default="", compare=False)
+    """Id of the session in which it was written; empty before that."""
 
 
 Content: TypeAlias = "bytes | NamedTensors"

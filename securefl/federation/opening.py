@@ -1,11 +1,12 @@
 """Lines of a log of openings, which an authority, an officer, and whoever opens write."""
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from securefl.errors import MessageRefused, OpeningRefused
 from securefl.federation.message import Expected
+from securefl.io.clock import utc_now
 
 Result = TypeVar("Result")
 
@@ -31,6 +32,8 @@ class Opening:
     model: str = ""
     """Digest of the model that the round began with; empty for scores of profiles, and in a log of
     an older release."""
+    at: str = field(default_factory=utc_now, compare=False)
+    """Time, UTC."""
 
     @classmethod
     def of(

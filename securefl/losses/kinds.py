@@ -1,13 +1,17 @@
-"""Losses of torch: which targets they take, and which label they leave out."""
+"""Losses of torch and ours: which targets they take, and which label they leave out."""
 
 from functools import partial
 
 from torch import nn
 from torch.nn import functional
 
+from securefl.losses.cox import cox_loss
+from securefl.losses.dice import dice_loss
 from securefl.metrics.classes import IGNORED
 
+_OF_SEGMENTS = (dice_loss,)
 _OF_CLASSES = (
+    *_OF_SEGMENTS,
     *(functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss),
     *(nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss),
 )
@@ -16,11 +20,17 @@ _OF_NUMBERS = (
     *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
     *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss),
 )
+_OF_SURVIVAL = (cox_loss,)
 
 
 def takes_classes(loss: object) -> bool:
-    """Return whether the loss is one of torch's whose targets are numbers of classes."""
+    """Return whether the loss is one whose targets are numbers of classes."""
     return _kind(loss) in _OF_CLASSES
+
+
+def takes_masks(loss: object) -> bool:
+    """Return whether the loss is one of segments, with a class for each pixel or voxel."""
+    return _kind(loss) in _OF_SEGMENTS
 
 
 def takes_labels(loss: object) -> bool:
@@ -36,6 +46,16 @@ def takes_numbers(loss: object) -> bool:
 def takes_floats(loss: object) -> bool:
     """Return whether the loss is one of torch's with a floating-point target for each output."""
     return _kind(loss) in (*_OF_LABELS, *_OF_NUMBERS)
+
+
+def takes_survival(loss: object) -> bool:
+    """Return whether the loss is of survival, of targets (time, event)."""
+    return _kind(loss) in _OF_SURVIVAL
+
+
+def compares_samples(loss: object) -> bool:
+    """Return whether the loss is known to compare samples: no mean of losses of single ones."""
+    return _kind(loss) in _OF_SURVIVAL
 
 
 def ignored_label(loss: object) -> int:

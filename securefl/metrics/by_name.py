@@ -1,6 +1,7 @@
 """All metrics by their names, and the names and values of metrics for people."""
 
 import math
+from collections.abc import Mapping
 
 from securefl.errors import ConfigError
 from securefl.metrics.auc import Auc
@@ -19,6 +20,7 @@ METRICS: dict[str, type[Metric]] = {
 }
 """Metrics by name; a line here, and its file, make another."""
 ACCURACY, LABEL_ACCURACY, R2 = Accuracy.name, LabelAccuracy.name, RSquared.name
+C_INDEX, DICE = Concordance.name, Dice.name
 SHARES = frozenset(name for name, metric in METRICS.items() if metric.accuracy)
 """Metrics that are accuracies: shares of right answers, 0..1."""
 
@@ -71,6 +73,15 @@ def is_better(metric: str, value: float, than: float) -> bool:
     """Return whether a value is better than another; of a user's function a larger one is."""
     known = METRICS.get(metric)
     return value > than if known is None or known.larger_is_better else value < than
+
+
+def worst_of(metric: str, values: Mapping[str, float]) -> str:
+    """Return the name of the worst of some values, none of which is NaN; of equals the first."""
+    worst = next(iter(values))
+    for name in values:
+        if is_better(metric, values[worst], values[name]):
+            worst = name
+    return worst
 
 
 def accuracy_of(metric: str, value: float) -> float:

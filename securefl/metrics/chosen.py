@@ -13,9 +13,20 @@ from securefl.losses.kinds import (
     loss_name,
     takes_classes,
     takes_labels,
+    takes_masks,
     takes_numbers,
+    takes_survival,
 )
-from securefl.metrics.by_name import ACCURACY, LABEL_ACCURACY, METRICS, R2, SHARES, listed
+from securefl.metrics.by_name import (
+    ACCURACY,
+    C_INDEX,
+    DICE,
+    LABEL_ACCURACY,
+    METRICS,
+    R2,
+    SHARES,
+    listed,
+)
 from securefl.metrics.metric import Metric, OfMeans, described, zeros_and_ones
 
 Measure = Callable[[Tensor, Tensor], float]
@@ -82,12 +93,17 @@ def inferred_metric(loss: object, outputs: object, targets: Tensor) -> Metric:
     whole = not targets.is_floating_point()
     if isinstance(outputs, Tensor):
         like_targets = outputs.is_floating_point() and outputs.shape == targets.shape
+        if takes_masks(loss) and whole:
+            return chosen_metric(DICE, loss)
         if takes_classes(loss) and whole and outputs.dim() > 1:
             return chosen_metric(ACCURACY, loss)
         if takes_labels(loss) and like_targets and zeros_and_ones(targets):
             return chosen_metric(LABEL_ACCURACY)
         if takes_numbers(loss) and like_targets and not whole:
             return chosen_metric(R2)
+        n = len(targets)
+        if takes_survival(loss) and outputs.shape in {(n,), (n, 1)} and targets.shape == (n, 2):
+            return chosen_metric(C_INDEX)
     raise DataError(
         f"which metric scores the loss {loss_name(loss)}, outputs {described(outputs)} and targets "
         f"{described(targets)} is not certain: give one, Task(..., metric=...): {listed()}, or a "

@@ -30,6 +30,7 @@ class Concordance(OfMeans):
         "the time, and 1 for an event or 0 for the end of observation"
     )
     about: ClassVar[str] = "survival, of targets (time, event): pairs whose risks are in order"
+    of_survival: ClassVar[bool] = True
 
     def of(self, outputs: Tensor, targets: Tensor) -> float:
         """Return the value on these samples; NaN without comparable pairs: see `Metric.of`."""

@@ -60,6 +60,8 @@ class Metric(ABC):
     """True where targets may be numbers of classes. It has a label that is left out."""
     of_numbers: ClassVar[bool] = False
     """True where targets may be any numbers, one for each output."""
+    of_survival: ClassVar[bool] = False
+    """True where targets are (time, event)."""
     accuracy: ClassVar[bool] = False
     """True for shares of right answers."""
 

@@ -11,6 +11,7 @@ from securefl.models.layers import (
     Norm,
     batch_norm_1d,
     batch_norm_2d,
+    batch_norm_3d,
     group_norm,
     instance_norm,
     layer_norm,
@@ -18,10 +19,11 @@ from securefl.models.layers import (
 )
 from securefl.models.mlp import mlp
 from securefl.models.resnet import resnet20
+from securefl.models.unet import unet
 from securefl.norms.grouped import PER_SAMPLE_NORMS, group_count
-from securefl.norms.weight_standardization import scaled, standardise_weights
+from securefl.norms.weight_standardization import Convolution, scaled, standardise_weights
 
-DEFAULT_WIDTHS = {"mlp": 30, "cnn": 16, "resnet20": 16, "alexnet": 64}
+DEFAULT_WIDTHS = {"mlp": 30, "cnn": 16, "resnet20": 16, "alexnet": 64, "unet": 8}
 NORMS = ("batch", *PER_SAMPLE_NORMS, "scaled-ws", "fixup")
 
 
@@ -38,19 +40,20 @@ def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a
 ) -> nn.Sequential:
     """Build the initialised model, on the CPU; the same arguments give the same values.
 
-    The last layer is the linear classifier, so `model[:-1]` gives the features before it.
+    The last layer is the linear classifier, so `model[:-1]` gives the features before it; of the
+    unet it is one of voxels, a convolution of side 1.
 
     Args:
-        name: "mlp", "cnn", "resnet20" or "alexnet".
+        name: "mlp", "cnn", "resnet20", "alexnet" or "unet".
         norm: "batch", "group", "layer", "instance", "group-ws" (group normalisation, with weight
             standardisation before the classifier), "scaled-ws" (none, with scaled weight
             standardisation before the classifier: FedWon) or "fixup" (none; resnet20 alone).
-        in_channels: of the images; the mlp does not look at it.
+        in_channels: of the images or volumes; the mlp does not look at it.
         n_features: of a flat sample; only the mlp looks at it.
         n_classes: how many scores the model gives, or numbers of a regression.
         groups: of channels; only "group" and "group-ws" look at it.
         width: the mlp's hidden size (default 30; 0 has no hidden layer and no norm: it is linear),
-            or the first stage's channels (default 16, or 64 of the alexnet).
+            or the first stage's channels (default 16; 64 of the alexnet, 8 of the unet).
         seed: of the initial values.
 
     Raises:
@@ -72,10 +75,13 @@ def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a
         elif name == "alexnet":
             norms = (_norm(norm, groups, batch_norm_2d), _norm(norm, groups, batch_norm_1d))
             model = alexnet(*norms, in_channels, n_classes, width)
+        elif name == "unet":
+            model = unet(_norm(norm, groups, batch_norm_3d), in_channels, n_classes, width)
         else:
             make = cnn if name == "cnn" else resnet20
             model = make(_norm(norm, groups, batch_norm_2d), in_channels, n_classes, width)
-    hidden = [x for x in model[:-1].named_modules() if isinstance(x[1], (nn.Conv2d, nn.Linear))]
+    kinds = Convolution, nn.Linear
+    hidden = [x for x in model[:-1].named_modules() if isinstance(x[1], kinds)]
     if norm == "group-ws":
         standardise_weights(hidden)
     if norm == "scaled-ws":

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
@@ -31,6 +32,11 @@ def batch_norm_2d(n_channels: int) -> nn.Module:
     return nn.BatchNorm2d(n_channels)
 
 
+def batch_norm_3d(n_channels: int) -> nn.Module:
+    """Return batch normalisation of `(batch, channels, depth, height, width)`."""
+    return nn.BatchNorm3d(n_channels)
+
+
 def group_norm(groups: int = 2) -> Norm:
     """Return group normalisation, which needs no statistics of other samples; any number of axes.
 
@@ -53,6 +59,26 @@ def no_norm(n_channels: int) -> nn.Module:
     """Return the identity, in the place of a norm."""
     del n_channels
     return nn.Identity()
+
+
+@final
+class Joined(nn.Module):
+    """Channels of two inputs, one's behind the other's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_groups = 1
+        """Number of groups of channels; each has its own of both inputs."""
+
+    def forward(
+        self, x: Float[Tensor, "B C1 *sides"], y: Float[Tensor, "B C2 *sides"]
+    ) -> Float[Tensor, "B C3 *sides"]:
+        """Return x and y as one, with as many channels as both."""
+        if self.n_groups == 1:
+            return torch.cat([x, y], dim=1)
+        # Models of several clients stand side by side in the channels, and stay so.
+        grouped = [of.unflatten(1, (self.n_groups, -1)) for of in (x, y)]
+        return torch.cat(grouped, dim=2).flatten(1, 2)
 
 
 @final

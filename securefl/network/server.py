@@ -42,7 +42,7 @@ from securefl.federation.query import Query
 from securefl.federation.questions import number_bytes
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
-from securefl.metrics.by_name import shown, shown_over_all, title
+from securefl.metrics.by_name import shown, shown_over_all, title, worst_of
 from securefl.network import bodies
 from securefl.network.authority_line import (
     STOPPED,
@@ -131,7 +131,7 @@ class ServerProcess:
         SESSION.set(members.run)
         key_id = self.bundle.card_keys.key_id if config.needs_cards else ""
         own = config.samples is not None  # its data are the sites' own
-        folder.note_session(config, key_id, PROCESSES, own_task=own, run=members.run)
+        folder.note_session(config, members.run, key_id, PROCESSES, own_task=own)
         rounds, sites = self._rounds(members, lines, key_id, folder)
         rounds.go_on_in(folder)
         needed = config.exchange.needed if len(lines) > 1 else len(lines)
@@ -590,11 +590,17 @@ def _over_all(metrics: RoundMetrics) -> str:
 
 
 def _worst(metrics: RoundMetrics) -> str:
-    """Return words on the client with the largest loss; empty where only their mean is read."""
-    if not metrics.clients:
-        return ""
-    name, score = max(metrics.clients.items(), key=lambda item: item[1].loss)
-    return f", worst {name} with {shown(metrics.metric, score.score)}"
+    """Return words on the client of the worst score; empty where only their mean is read.
+
+    Clients that have no score are named beside it.
+    """
+    known = {n: of.score for n, of in metrics.clients.items() if not math.isnan(of.score)}
+    without = [name for name in metrics.clients if name not in known]
+    words = f", no {title(metrics.metric)} at {', '.join(without)}" if without else ""
+    if not known:
+        return words
+    name = worst_of(metrics.metric, known)
+    return f", worst {name} with {shown(metrics.metric, known[name])}{words}"
 
 
 def server_job(config: Config, model: str | None = None, data: Path | None = None) -> Job:

@@ -10,6 +10,7 @@ from securefl.algorithms.algorithm import Loss
 from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.data.samples import Samples
 from securefl.errors import ConfigError
+from securefl.losses.kinds import compares_samples, loss_name
 from securefl.norms.frozen import at_rest_twin
 from securefl.privacy.clipping import ClippedGradients, Clipping
 from securefl.privacy.coupling import require_uncoupled
@@ -37,8 +38,15 @@ def require_independent(
 
     Raises:
         CouplingFound: names the layer that mixes records, and the remedy.
-        ConfigError: Opacus cannot give single records' gradients of this model.
+        ConfigError: the loss compares records, or Opacus cannot give single records' gradients of
+            this model.
     """
+    if compares_samples(loss):
+        raise ConfigError(
+            f'privacy.level = "record" with the loss {loss_name(loss)}: it compares the records of '
+            "a batch, so that no gradient is of one alone and no clip bounds what it does; set "
+            'privacy.level = "client", or give a loss that is a mean over samples'
+        )
     trained = at_rest_twin(model) if frozen else copy.deepcopy(model)
     first = next(iter(data.values()))
     x, y = first.take(torch.arange(PROBED) % len(first))

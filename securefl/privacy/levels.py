@@ -116,6 +116,18 @@ class OfRecords(NoisyLevel):
                 f"algorithm.name = {_releasing()} freezes BN and releases its statistics with noise"
             )
         yield from algorithm.clashes_with_records(config)
+        if config.targets.by_pairs:
+            form = config.samples
+            of = (
+                f'samples.event = "{form.event}"'
+                if form
+                else f'data.dataset = "{config.data.dataset}"'
+            )
+            yield (
+                f'privacy.level = "record" with {of}: targets are {config.targets.in_words}, whose '
+                "loss compares the records of a batch, so that no gradient is of one alone and no "
+                'clip bounds what it does; set privacy.level = "client", or "none"'
+            )
         if algorithm.local_epochs is not None:
             yield (
                 f'privacy.level = "record" with algorithm.local_epochs = {algorithm.local_epochs}: '

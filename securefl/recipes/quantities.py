@@ -5,6 +5,7 @@ A new quantity is one row. Rows are read without torch, as settings are.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -44,6 +45,16 @@ class Quantity:
 
 def _mean_accuracy(run: RunFigures, measure: Measure) -> float:
     return statistics.mean(run.scores[-(measure.last or LAST) :])
+
+
+def _pooled_score(run: RunFigures, _: Measure) -> float:
+    pooled = run.metrics[-1].pooled
+    return 100 * (math.nan if pooled is None else pooled.value)
+
+
+def _own_tests(config: Config) -> str:
+    own_test = config.data.traits.by_domain or config.data.corruptions
+    return "" if own_test else "all clients share one test set; have data by domain"
 
 
 def _reached(run: RunFigures, measure: Measure, counted: Callable[[], list[float]]) -> float | None:
@@ -116,6 +127,8 @@ _ROWS = (
         takes="adapt_bn",
         missing=_all_train,
     ),
+    # The metric's value over all clients' own test samples, times 100, whatever metric it is.
+    Quantity("pooled-score", 2, _pooled_score, missing=_own_tests),
     # Rounds until the target is reached, what they took on simulated devices, and spent.
     Quantity("rounds-to-target", 1, _rounds_to_target, needs="target"),
     Quantity("minutes-to-target", 3, _minutes_to_target, needs="target", missing=_no_devices),

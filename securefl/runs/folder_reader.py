@@ -14,6 +14,7 @@ from securefl.exchange.card_keys import MOST_OFFICERS
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
+from securefl.io.clock import utc_now
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.json import parsed
 from securefl.metrics.by_name import ACCURACY as ACCURACY_METRIC
@@ -86,6 +87,8 @@ class RoundMetrics:
     """Scores by client, where each has a model or test data of its own; `score` is their mean."""
     pooled: Pooled | None = None
     """Score over all clients' samples, where each has a model or test data of its own."""
+    at: str = field(default_factory=utc_now, compare=False)
+    """Time of the round's end, UTC."""
 
     @property
     def compared(self) -> float:

@@ -65,6 +65,7 @@ from securefl.runs.folder_reader import (
 )
 from securefl.runs.joining import joining
 from securefl.runs.session import (
+    PROCESSES,
     Environment,
     InFlight,
     ServerStart,
@@ -86,6 +87,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         """Take an existing folder of this layout; see `create`."""
         self.path = path
+        self._session = ""
 
     @classmethod
     def create(cls, path: Path, config: Config, own_task: bytes = b"") -> "RunFolder":
@@ -174,14 +176,15 @@ class RunFolder:
         self._write(CONFIG, json.dumps(config.tables(own_task=False), indent=1).encode())
 
     def note_session(
-        self, config: Config, key_id: str, engine: str, *, own_task: bool, run: str = ""
+        self, config: Config, run: str, key_id: str, engine: str, *, own_task: bool
     ) -> None:
         """Write down the machine, the versions, the seed and the key; resuming adds a session.
 
-        `engine` describes the engine that trains the clients, `run` is the id of a session whose
-        authority has its log elsewhere.
+        `run` is the session's id, which stands in all of its lines, and `engine` describes the
+        engine that trains the clients.
         """
-        now = this_session(key_id, engine, config.run.threads) | ({"run": run} if run else {})
+        self._session = run
+        now = this_session(run, key_id, engine, config.run.threads)
         sessions = (*self._environment().sessions, now)
         noted = Environment(seed=config.run.seed, own_task=own_task, sessions=sessions)
         self._write(ENVIRONMENT, noted.model_dump_json(indent=1).encode())
@@ -192,7 +195,8 @@ class RunFolder:
 
     def session_ids(self) -> list[str]:
         """Return the ids of the sessions whose authority has its log elsewhere, in order."""
-        return [str(s["run"]) for s in self._environment().sessions if "run" in s]
+        sessions = self._environment().sessions
+        return [str(s["run"]) for s in sessions if "run" in s and s.get("engine") == PROCESSES]
 
     def is_over_processes(self) -> bool:
         """Return whether the run's clients are other processes, and the folder its server's."""
@@ -360,7 +364,11 @@ class RunFolder:
         write_atomically(self.path / name, content)
 
     def _append(self, name: str, rows: Iterable[Any]) -> None:
-        append_whole(self.path / name, _lines([asdict(row) for row in rows]))
+        lines = [asdict(row) for row in rows]
+        for line in lines:
+            if line.get("run") == "":
+                line["run"] = self._session
+        append_whole(self.path / name, _lines(lines))
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:

@@ -221,6 +221,8 @@ class Rounds:
         self.config = parts.config
         self.key_id = parts.key_id
         """Id of the key; empty where nothing is encrypted."""
+        self.session = parts.server.run
+        """Id of this session, 64 hex digits."""
         self.engine = parts.engine_words
         """Description of the engine that trains the clients, and why."""
         self._record = parts.record

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from securefl.errors import RunFolderError
 from securefl.federation.left_out import List
+from securefl.io.clock import utc_now
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 from securefl.runs.folder_reader import read_soundly
@@ -95,9 +96,11 @@ def read_environment(path: Path) -> Environment:
         )
 
 
-def this_session(key_id: str, engine: str, n_threads: int | None) -> dict[str, Any]:
-    """Describe this session: machine, versions, key and engine."""
+def this_session(run: str, key_id: str, engine: str, n_threads: int | None) -> dict[str, Any]:
+    """Describe this session: its id and beginning, machine, versions, key and engine."""
     return {
+        "run": run,
+        "began": utc_now(),
         "python": platform.python_version(),
         "machine": platform.platform(),
         "cores": os.cpu_count(),

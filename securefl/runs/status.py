@@ -24,6 +24,7 @@ from securefl.runs.folder_reader import (
     LEDGER,
     LOCK,
     SELECTIONS,
+    best_of,
     read_config,
     read_metrics,
     read_rows,
@@ -58,6 +59,11 @@ class RunStatus:
     metric: str
     score: float | None
     """Score of the last round."""
+    best_round: int | None
+    """Round of the best score, whose model the folder has; None where none has a score. Where there
+    is a score over all clients' samples, it goes by that."""
+    best_score: float | None
+    """Score of that round."""
     clients: tuple[str, ...]
     """Clients that were in the last round to its end."""
     missing: Mapping[str, str]
@@ -84,6 +90,7 @@ def status_of(path: Path) -> RunStatus:
     """
     config, metrics, folder = read_config(path), read_metrics(path), RunFolder(path)
     last, at_work = metrics[-1] if metrics else None, is_at_work(path)
+    best = best_of(metrics)
     n_done, over_processes = len(metrics), folder.is_over_processes()
     senders, n_opened, n_opened_last = _messages(path, n_done)
     rows = read_rows(path / SELECTIONS, RoundParticipants)
@@ -112,6 +119,8 @@ def status_of(path: Path) -> RunStatus:
         ended=_ended(path / CHECKPOINT) if last else None,
         metric=last.metric if last else ACCURACY,
         score=last.score if last else None,
+        best_round=best.round if best else None,
+        best_score=best.score if best else None,
         clients=tuple(name for name in senders if name not in told),
         missing=missing,
         uncounted={name: why for name, why in told.items() if name not in away},

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from securefl.data.catalogue import Inputs, Targets
+from securefl.data.catalogue import Targets
+from securefl.errors import ConfigError
 from securefl.settings.axes import NORMALISATIONS, SELECTORS
 from securefl.settings.samples_clashes import reasons_against_samples
 
@@ -30,8 +31,7 @@ def reasons_against(config: Config) -> Iterator[str]:
     yield from _momentum(config)
     yield from _selection(config)
     yield from _public(config)
-    if config.data.traits.inputs is Inputs.READINGS:
-        yield from _readings(config)
+    yield from _samples(config)
     yield from config.run.clashes(config)
     if config.samples is not None:
         yield from reasons_against_samples(config)
@@ -61,6 +61,22 @@ def reasons_against(config: Config) -> Iterator[str]:
             'model.norm = "batch" and no width of 0, or algorithm.name = "fedavg" with '
             'exchange.encrypt = "model" or "none"'
         )
+
+
+def require_data_set(config: Config) -> None:
+    """Check the rules on a data set that a run reads by its name.
+
+    They are no rules between settings alone: with a task of one's own, `data.dataset` is read by
+    nobody.
+
+    Raises:
+        ConfigError: the metric does not score its targets.
+    """
+    if config.samples is None:
+        data = config.data
+        said_by = f'data.dataset = "{data.dataset}"'
+        if reasons := list(config.run.metric_clashes(data.traits.targets, said_by)):
+            raise ConfigError(*reasons)
 
 
 def _normalisation(config: Config) -> Iterator[str]:
@@ -151,17 +167,20 @@ def _public(config: Config) -> Iterator[str]:
         )
 
 
-def _readings(config: Config) -> Iterator[str]:
+def _samples(config: Config) -> Iterator[str]:
     dataset, model, fnr = config.data.dataset, config.model.name, config.fnr
-    if model != "mlp":
+    inputs, targets = config.data.traits.inputs, config.data.traits.targets
+    takes = config.model.takes
+    if inputs not in takes and config.samples is None:
         yield (
-            f'model.name = "{model}" with data.dataset = "{dataset}": readings are no images; set '
-            'model.name = "mlp"'
+            f'model.name = "{model}" with data.dataset = "{dataset}": {inputs} are no '
+            f"{' or '.join(sorted(takes))}; set model.name = {config.model.those_for(inputs)}"
         )
-    if config.data.traits.targets is not Targets.CLASSES and fnr.trains:
+    if targets is not Targets.CLASSES and fnr.trains:
         yield (
             f'fnr.name = "{fnr.name}" with data.dataset = "{dataset}": FNR-FL compares feature '
-            'norms class by class, and the targets are numbers; set fnr.name = "none"'
+            f"norms class by class, and the targets are {targets.in_words}; set fnr.name = "
+            '"none"'
         )
 
 

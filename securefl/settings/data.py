@@ -55,7 +55,8 @@ class DataTable(Table):
     """The folder with the data set's standard files; nothing is downloaded. The files of `heart`
     are those of an installed package where it is absent."""
     side: Annotated[int, Field(ge=8, le=1024, strict=True)] = 32
-    """Height and width that the pictures of `folders` and `camelyon17` are resized to."""
+    """Height and width that the pictures of `folders`, `camelyon17` and `isic2019` are resized
+    to."""
     n_per_center: Annotated[int, Field(ge=6, le=10**6, strict=True)] | None = None
     """So many patches of each hospital of `camelyon17`; all 456 000 where absent."""
     partition: Annotated[str, AfterValidator(_partition)] = "classes:2"

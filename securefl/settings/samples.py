@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from securefl.data.catalogue import Targets
 from securefl.settings.table import Table
 
 Word = Annotated[
@@ -42,6 +43,10 @@ class SamplesTable(Table):
     classes: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
     """Values of the target, in the order of the model's outputs; folders of pictures are named so.
     Without them the target is a number, and there are no pictures."""
+    event: Word | None = None
+    """Column of 1 for an event, 0 for the end of observation. The target is then its time, and what
+    the model says is a risk: survival, by Cox's model. Arrays have y of two columns, (time,
+    event)."""
     most: Annotated[int, Field(ge=1, le=10**7, strict=True)]
     """Samples that a site trains on, at most. It bounds the sites' weights, so that no weight tells
     a size where totals are sealed. Name one near the largest site's: with a bound a thousand times
@@ -61,17 +66,25 @@ class SamplesTable(Table):
                 "samples.columns names the columns of tables, samples.shape is of arrays and "
                 "pictures: give one of the two"
             )
-        named = (*self.columns, self.target)
+        named = (*self.columns, *self.target_columns)
         if twice := _twice(named):
             raise ValueError(
-                f"samples.columns and samples.target: {twice} twice; name each column once"
+                f"samples.columns, samples.target and samples.event: {twice} twice; name each "
+                "column once"
+            )
+        if self.event and self.classes:
+            raise ValueError(
+                f'samples.event = "{self.event}" with samples.classes: an event has a time, and '
+                "classes have none; leave one of the two out"
             )
         for key, of in (("levels", self.levels), ("missing", self.missing)):
             if unknown := sorted({*of} - {*self.columns}):
                 raise ValueError(
                     f"samples.{key}: {', '.join(unknown)} is not in samples.columns: add it there"
                 )
-        numbers = {*self.columns} - {*self.levels} | (set() if self.classes else {self.target})
+        numbers = {*self.columns} - {*self.levels}
+        if self.targets is Targets.NUMBERS:
+            numbers |= {self.target}
         if unknown := sorted({*self.units} - numbers):
             raise ValueError(
                 f"samples.units: {', '.join(unknown)} is no column of numbers, nor a target that "
@@ -87,6 +100,18 @@ class SamplesTable(Table):
                 "for numbers"
             )
         return self
+
+    @property
+    def targets(self) -> Targets:
+        """Form of what is predicted."""
+        if self.event:
+            return Targets.SURVIVAL
+        return Targets.CLASSES if self.classes else Targets.NUMBERS
+
+    @property
+    def target_columns(self) -> tuple[str, ...]:
+        """Columns of a table that hold what is predicted."""
+        return (self.target, self.event) if self.event else (self.target,)
 
     @property
     def sample_shape(self) -> tuple[int, ...]:

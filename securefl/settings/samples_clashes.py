@@ -31,6 +31,11 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
             f"model.{key} = {shown(getattr(config.model, key))} with model.name = "
             f'"{config.model.name}": it is of our own models; leave it out'
         )
+    if config.model.gives_masks:
+        yield (
+            f'model.name = "{config.model.name}" with [samples]: it gives a class for each voxel, '
+            "and sites have one target a sample; take another model"
+        )
     form, fnr = config.samples, config.fnr
     if form and form.public and not public_reader(config):
         yield (
@@ -40,7 +45,7 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
     if form and not form.classes and fnr.trains:
         yield (
             f'fnr.name = "{fnr.name}" without samples.classes: FNR-FL compares feature norms '
-            'class by class, and the targets are numbers; set fnr.name = "none"'
+            f'class by class, and the targets are {form.targets.in_words}; set fnr.name = "none"'
         )
 
 

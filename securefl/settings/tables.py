@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from securefl.data.catalogue import Inputs, Targets
 from securefl.errors import ConfigError
 from securefl.metrics.by_name import METRICS, require_known
 from securefl.settings.axes import (
@@ -44,6 +45,7 @@ from securefl.settings.choice import Choice, OpenChoice
 from securefl.settings.clashes import reasons_against
 from securefl.settings.data import DataTable
 from securefl.settings.devices import DevicesTable
+from securefl.settings.models import MODELS
 from securefl.settings.reasons import reasons_of
 from securefl.settings.samples import SamplesTable
 from securefl.settings.sites import SitesTable
@@ -114,23 +116,30 @@ class RunTable(Table):
 
     def clashes(self, config: Config) -> Iterator[str]:
         """Yield why the metric does not go with what sites' targets are; nothing where it does."""
-        if self.metric is None or config.samples is None:
-            return
-        classes = bool(config.samples.classes)
-        fitting = [
-            f'"{name}"'
-            for name, metric in METRICS.items()
-            if (metric.of_classes if classes else metric.of_numbers)
-        ]
-        if f'"{self.metric}"' not in fitting:
+        if config.samples is not None:
+            yield from self.metric_clashes(config.samples.targets, "[samples]")
+
+    def metric_clashes(self, targets: Targets, said_by: str) -> Iterator[str]:
+        """Yield why the metric does not go with such targets; nothing where it does.
+
+        Args:
+            targets: their form.
+            said_by: setting that says so, for the message.
+        """
+        form = Targets.CLASSES if targets is Targets.MASKS else targets  # one for each voxel
+        fitting = [name for name, metric in METRICS.items() if getattr(metric, f"of_{form}")]
+        if self.metric is not None and self.metric not in fitting:
             yield (
-                f'run.metric = "{self.metric}": needs {METRICS[self.metric].needs}; by [samples] '
-                f"targets are {'classes' if classes else 'numbers'}: take {', '.join(fitting)}, or "
+                f'run.metric = "{self.metric}": needs {METRICS[self.metric].needs}; by {said_by} '
+                f"targets are {targets.in_words}: take {', '.join(map(_quoted, fitting))}, or "
                 "leave it out"
             )
 
 
-MODELS = ("mlp", "cnn", "resnet20", "alexnet")
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
 _CODE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}:[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
@@ -146,9 +155,9 @@ class ModelTable(Table):
     """The table `[model]`."""
 
     name: Annotated[str, AfterValidator(_known_model)] = "mlp"
-    """`mlp`, `cnn`, `resnet20` or `alexnet`. Or `module:function`, code that each party has
-    installed, where sites bring their own data ([samples]): it is called with a sample's shape and
-    the number of outputs."""
+    """`mlp`, `cnn`, `resnet20`, `alexnet`, or `unet` for volumes. Or `module:function`, code that
+    each party has installed, where sites bring their own data ([samples]): it is called with a
+    sample's shape and the number of outputs."""
     norm: Literal["batch", "group", "layer", "instance", "group-ws", "scaled-ws", "fixup"] = "batch"
     """`group-ws`: group normalisation with weight standardisation. `scaled-ws`: none, with scaled
     weight standardisation (FedWon, with solver.name = "agc"). `fixup`: none, with Fixup
@@ -157,8 +166,23 @@ class ModelTable(Table):
     """Groups of channels, for `group` and `group-ws`."""
     width: Annotated[int, Field(ge=0, le=4096, strict=True)] | None = None
     """Hidden units of the mlp (30; 0 makes it linear), or channels of the first stage (16; alexnet
-    64)."""
+    64, unet 8)."""
     dtype: Literal["float32", "float64"] = "float32"
+
+    @property
+    def takes(self) -> frozenset[Inputs]:
+        """Forms of samples that the model takes; all where it is somebody's own."""
+        return MODELS.get(self.name, frozenset(Inputs))
+
+    @property
+    def gives_masks(self) -> bool:
+        """True where it gives a class for each voxel."""
+        return self.takes == frozenset({Inputs.VOLUMES})
+
+    @staticmethod
+    def those_for(inputs: Inputs) -> str:
+        """Return the models that take samples of this form, for a message."""
+        return " or ".join(f'"{name}"' for name, takes in MODELS.items() if inputs in takes)
 
     @property
     def has_bn(self) -> bool:
@@ -294,6 +318,11 @@ class Config(Table):
     def _without_absent_tables(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out a table that is absent, as a file of settings does."""
         return {table: keys for table, keys in dump(self).items() if keys is not None}
+
+    @property
+    def targets(self) -> Targets:
+        """Form of what is predicted: of sites' own samples, or of the data set."""
+        return self.samples.targets if self.samples else self.data.traits.targets
 
     @property
     def name(self) -> str:

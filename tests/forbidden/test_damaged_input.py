@@ -194,7 +194,7 @@ def test_a_damaged_environment_is_refused(tmp_path, content):
     with pytest.raises(RunFolderError, match=r"environment\.json: damaged"):
         RunFolder(tmp_path).has_own_task()
     with pytest.raises(RunFolderError, match=r"environment\.json: damaged"):
-        RunFolder(tmp_path).note_session(load_config(), "", "sequential", own_task=False)
+        RunFolder(tmp_path).note_session(load_config(), "", "", "sequential", own_task=False)
 
 
 @pytest.mark.usefixtures("no_hang")

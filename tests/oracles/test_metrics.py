@@ -22,7 +22,7 @@ from torch import Tensor
 
 from securefl.errors import ConfigError, DataError
 from securefl.metrics.auc import N_BINS
-from securefl.metrics.by_name import METRICS, is_better, listed
+from securefl.metrics.by_name import METRICS, is_better, listed, worst_of
 from securefl.metrics.calibration import N_BINS as N_CALIBRATION
 from securefl.metrics.chosen import chosen_metric
 from securefl.metrics.metric import Pooling
@@ -208,6 +208,12 @@ def test_label_accuracy_over_sites_is_that_of_the_union():
     metric = chosen_metric("label-accuracy")
     assert metric.of(logits, labels) == pytest.approx(wanted, abs=1e-12)
     assert pooled(metric, logits, labels, by_sites(7, 30)).value == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize(("metric", "worst"), [("auc", "b"), ("calibration-error", "c")])
+def test_the_worst_of_some_values_is_so_in_the_metrics_direction(metric, worst):
+    """The first of equals."""
+    assert worst_of(metric, {"a": 0.5, "b": 0.1, "c": 0.9, "d": 0.1, "e": 0.9}) == worst
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,)])

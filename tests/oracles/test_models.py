@@ -244,7 +244,7 @@ def test_a_model_is_built_on_the_cpu_whatever_the_default_device():
 @pytest.mark.parametrize(
     ("name", "norm", "sizes", "message"),
     [
-        ("resnet18", "batch", {}, "must be one of mlp, cnn, resnet20, alexnet"),
+        ("resnet18", "batch", {}, "must be one of mlp, cnn, resnet20, alexnet, unet"),
         (
             "cnn",
             "weight",

@@ -216,5 +216,5 @@ def test_each_clients_is_read_where_all_agree_to_it_and_the_worst_is_named(job):
     loop.run()
     clients = here.record.metrics[-1].clients
     assert clients.keys() == set(NAMES)
-    worst = max(clients, key=lambda name: clients[name].loss)
-    assert loop.has_said(f"Round 2/2: .*, worst {worst} with ")
+    worst = min(clients, key=lambda name: clients[name].score)
+    assert loop.has_said(f"Round 2/2: .*, worst {worst} with [^,]*$")

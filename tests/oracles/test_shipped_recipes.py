@@ -17,12 +17,15 @@ NAMES = sorted(shipped_recipes("paper"))
 OURS = ["cures", "fedprof", "fnr", "momentum", "privacy", "privacy-releases"]
 """Tables at digits scale that no paper has."""
 OF_ITS_OWN = [
+    "azpro",
     "digits-by-source",
     "digits-by-source-cnn",
     "digits-by-source-cnn-unseen",
     "fashion-mnist",
     "heart",
+    "lung",
     "mnist-5000",
+    "opt",
 ]
 """Tables on data that were collected apart, or are larger than the digits, which no paper has."""
 PAPER_ALONE = ["fedprof-table3", "fedprof-table5"]

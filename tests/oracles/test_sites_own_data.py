@@ -16,6 +16,7 @@ import securefl
 import securefl.network.client
 from securefl.build.own_data import task_at, task_of_sites
 from securefl.build.own_model import code_of
+from securefl.data.catalogue import Targets
 from securefl.errors import ConfigError, DataError, PeerError, RunFolderError
 from securefl.network.party import client_party
 from securefl.network.server import server_job
@@ -30,6 +31,7 @@ WAYS = {
     "fedavg": TABLES,
     "fedtan": (*TABLES, "algorithm.name=fedtan"),
     "numbers": (*NUMBERS, "train.lr=0.01"),
+    "survival": (*NUMBERS, "samples.event=dead", "train.lr=0.01"),
     "batches count": (*TABLES, "algorithm.weights=batch"),
     "some take part": (
         *TABLES,
@@ -87,9 +89,8 @@ def test_sites_with_files_of_their_own_end_where_a_rehearsal_does(
     assert incidents_of(tmp_path / "run") == ""
     over = job.record.metrics
     assert [(m.score, m.loss) for m in over] == [(m.score, m.loss) for m in result.metrics]
-    assert {m.metric for m in over} == {
-        "r2" if job.config.samples.classes == () else over[0].metric
-    }
+    metrics = {Targets.CLASSES: over[0].metric, Targets.NUMBERS: "r2", Targets.SURVIVAL: "c-index"}
+    assert {m.metric for m in over} == {metrics[job.config.targets]}
 
 
 @pytest.mark.parametrize("settings", [("algorithm.name=fedtan",), ("solver.name=scaffold",)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,17 +14,19 @@ from standard_files import (
     write_cifar10,
     write_cifar10_c,
     write_cifar100,
+    write_medmnist,
     write_mnist,
     write_picture,
 )
 
 import securefl
 from securefl.build.job import job_of
-from securefl.data import mnist
-from securefl.data.catalogue import DATA_SETS, Targets
+from securefl.data import medmnist, mnist
+from securefl.data.catalogue import DATA_SETS, Inputs, Targets
 from securefl.data.cifar import CIFAR10_C, load_cifar10_c
 from securefl.data.corruptions import CORRUPTIONS, corrupt
 from securefl.data.digits import load_digits
+from securefl.data.medmnist import MEDMNIST
 from securefl.errors import ConfigError, DataError
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
@@ -75,6 +79,8 @@ def write_twelve(root, dataset):
         write_cifar10(root)
     elif dataset == "cifar100":
         write_cifar100(root)
+    elif dataset in MEDMNIST:
+        write_medmnist(root, dataset, MEDMNIST[dataset].n_channels, [i % 2 for i in range(12)])
 
 
 def write_folders(root, n=5):
@@ -90,7 +96,9 @@ def write_folders(root, n=5):
 
 @pytest.fixture
 def any_content(monkeypatch):
-    """Twelve images are not MNIST's, whose content is known."""
+    """Twelve images are not MNIST's or MedMNIST's, whose content is known."""
+    unknown = {name: replace(form, md5=()) for name, form in MEDMNIST.items()}
+    monkeypatch.setattr(medmnist, "MEDMNIST", unknown)
     monkeypatch.setattr(mnist, "MNIST_SHA256", {})
     monkeypatch.setattr(mnist, "FASHION_MNIST_SHA256", {})
 
@@ -111,6 +119,7 @@ def test_a_data_set_of_files_is_dealt_to_clients_that_its_model_can_learn(
     write_twelve(tmp_path, dataset)
     task = task_of(dataset=dataset, root=tmp_path, model=model, clients=3)
     channels, side = (3, 32) if dataset.startswith("cifar") else (1, 28)
+    channels = MEDMNIST[dataset].n_channels if dataset in MEDMNIST else channels
     shape = (channels * side**2,) if model == "mlp" else (channels, side, side)
     assert [tuple(x.shape[1:]) for x, _ in task.clients] == [shape] * 3
     assert sum(len(y) for _, y in task.clients) == (10 if dataset.startswith("cifar") else 12)
@@ -169,8 +178,9 @@ def test_a_missing_root_or_file_is_answered_with_what_to_put_where(tmp_path, dat
     """Without `root` the settings are refused, with an empty one the folder is named."""
     with pytest.raises(ConfigError, match=f'"{dataset}" needs data.root, the folder with'):
         configure(dataset=dataset)
+    model = "unet" if DATA_SETS[dataset].inputs is Inputs.VOLUMES else "mlp"
     with pytest.raises(DataError, match=f"{tmp_path}.* put "):
-        task_of(dataset=dataset, root=tmp_path)
+        task_of(dataset=dataset, root=tmp_path, model=model)
 
 
 # Domains
@@ -420,3 +430,24 @@ def test_a_domain_that_is_not_in_the_folder_is_refused_with_those_there_are(tmp_
     write_folders(tmp_path)
     with pytest.raises(ConfigError, match=r'"caltech": must be one of amazon, dslr, webcam'):
         task_of(dataset="folders", root=tmp_path, leave_out="caltech")
+
+
+WITHOUT = {
+    "digits": ("r2", "c-index", "label-accuracy"),
+    "gas-turbine": ("accuracy", "auc", "c-index", "dice"),
+    "heart": ("r2",),
+}
+
+
+@pytest.mark.parametrize("dataset", WITHOUT)
+def test_a_metric_goes_with_the_targets_of_the_data_set_that_is_read(dataset):
+    """Else it is refused before files are read; settings alone are not, for a task of one's own."""
+    turbine = ("model.name=mlp", "data.root=here", "data.partition=iid")
+    other = '"r2"' if dataset == "gas-turbine" else '"accuracy", .*"auc", .*'
+    for metric in WITHOUT[dataset]:
+        settings = [f"data.dataset={dataset}", f"run.metric={metric}"]
+        config = load_config(None, [*settings, *(turbine if "gas" in dataset else ())])
+        with pytest.raises(ConfigError) as refused:
+            configured_task(config)
+        wanted = rf'run\.metric = "{metric}": needs .*; by data\.dataset = "{dataset}" targets are '
+        assert re.search(rf"{wanted}.*: take {other}, or leave it out", str(refused.value))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from datetime import UTC, datetime
 
 import pytest
 import torch
@@ -52,7 +53,8 @@ def lines(path):
 
 
 def without_time(rows):
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+    """Return rows without what differs between two runs of the same settings."""
+    return [{k: v for k, v in row.items() if k not in {"seconds", "at", "run"}} for row in rows]
 
 
 @pytest.fixture
@@ -75,10 +77,30 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(tmp_path, algori
         securefl.run(config, out=halves, on_round=stop_after(stopped_after))
     securefl.resume(halves)
     assert (whole / "model.safetensors").read_bytes() == (halves / "model.safetensors").read_bytes()
-    assert (whole / "ledger.jsonl").read_bytes() == (halves / "ledger.jsonl").read_bytes()
-    metrics = [without_time(lines(folder / "metrics.jsonl")) for folder in (whole, halves)]
-    assert metrics[0] == metrics[1]
-    assert [row["round"] for row in metrics[1]] == list(range(1, 7))
+    for name in ("metrics.jsonl", "ledger.jsonl"):
+        one, other = (without_time(lines(folder / name)) for folder in (whole, halves))
+        assert one == other
+    assert [row["round"] for row in lines(halves / "metrics.jsonl")] == list(range(1, 7))
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_each_line_has_its_time_and_the_id_of_its_session(tmp_path):
+    """Messages and openings of both sessions; a resumed run keeps those of the first."""
+    config = securefl.load_config(None, [*BASE, "algorithm.name=fedtan", "run.rounds=2"])
+    with pytest.raises(StopError):
+        securefl.run(config, out=tmp_path, on_round=stop_after(1))
+    securefl.resume(tmp_path)
+    sessions = json.loads((tmp_path / "environment.json").read_text())["sessions"]
+    began = [session["began"] for session in sessions]
+    assert began == sorted(began)
+    for name in ("ledger.jsonl", "openings.jsonl"):
+        rows = lines(tmp_path / name)
+        found = {(row["round"], row["run"]) for row in rows}
+        assert found == {(i, session["run"]) for i, session in enumerate(sessions, 1)}
+        times = [row["at"] for row in rows]
+        assert began[0] <= times[0] <= times[-1] <= lines(tmp_path / "metrics.jsonl")[-1]["at"]
+        assert times == sorted(times)
+        assert datetime.fromisoformat(times[0]).tzinfo is UTC
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -279,7 +301,7 @@ def test_an_interrupted_process_can_be_resumed(uninterrupted, tmp_path, signal_n
 def test_a_servers_folder_says_what_goes_on_in_it(tmp_path):
     """Its clients' data are nowhere here."""
     folder = RunFolder.create(tmp_path / "run", Config())
-    folder.note_session(Config(), "", PROCESSES, own_task=True)
+    folder.note_session(Config(), "", "", PROCESSES, own_task=True)
     with pytest.raises(RunFolderError, match=r"continue with `securefl server serve`.*--out .*run"):
         securefl.resume(tmp_path / "run")
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
+from securefl.runs.folder_reader import read_run
 from securefl.settings.load import load_config
 from securefl_cli.main import main
 
@@ -140,6 +141,9 @@ def test_compare_prints_a_table_and_draws_one_plot(tmp_path):
     assert result.exit_code == 0, result.output
     assert "fedavg-mlp-batch" in result.stdout
     assert "fedtan-mlp-batch" in result.stdout
+    for run in runs:
+        best = read_run(run).best
+        assert f" {100 * best.score:.1f} % ({best.round})" in result.stdout
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -194,6 +194,53 @@ def test_arrays_of_other_targets_are_refused(tmp_path, y, why):
         loaded(tmp_path, NUMBERS, site='train = "own.npz"\n')
 
 
+RECORDS = ["privacy.level=record", "privacy.records=30", "algorithm.weights=uniform"]
+
+
+def survival(**form):
+    return SamplesTable(target="days", event="dead", most=10, **form)
+
+
+@pytest.mark.parametrize("content", ["days,age,dead\n306,74,1\n1010,56,0\n", None])
+def test_survival_has_a_time_and_an_event(tmp_path, content):
+    """Of a table by their columns' names, of arrays in this order; times come as they are."""
+    wanted = [[306.0, 1.0], [1010.0, 0.0]]
+    if content:
+        split = loaded(tmp_path, survival(columns=("age",)), content)
+        assert split.train_x.tolist() == [[74.0], [56.0]]
+    else:
+        np.savez(tmp_path / "own.npz", x=X[:2], y=np.array(wanted))
+        split = loaded(
+            tmp_path, survival(shape=(2, 1)), site='train = "own.npz"\ntest = "own.npz"\n'
+        )
+    assert split.train_y.tolist() == wanted
+
+
+def test_survival_of_another_form_is_refused(tmp_path):
+    """By its column, and where a setting has no meaning with it."""
+    with pytest.raises(DataError, match="'dead' has values that are neither 1, for an event, nor"):
+        loaded(tmp_path, survival(columns=("age",)), "days,age,dead\n306,74,2\n1010,56,1\n")
+    with pytest.raises(DataError, match="has no column dead"):
+        loaded(tmp_path, survival(columns=("age",)), "days,age\n306,74\n1010,56\n")
+    np.savez(tmp_path / "own.npz", x=X, y=np.ones(3))
+    with pytest.raises(DataError, match="give 2 numbers per sample"):
+        loaded(tmp_path, survival(shape=(2, 1)), site='train = "own.npz"\n')
+    for form, why in (
+        ({"classes": ("a", "b")}, 'samples.event = "dead" with samples.classes: an event has'),
+        ({"units": {"days": 30}}, "samples.units: days is no column of numbers"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            survival(columns=("age",), **form)
+    base = ["data.names=['a', 'b']", "samples.columns=['age']", "samples.event=dead"]
+    for setting, why in (
+        (["run.metric=r2"], 'by .samples. targets are times of events: take "c-index"'),
+        (["fnr.name=matched"], "class by class, and the targets are times of events"),
+        (RECORDS, 'with samples.event = "dead": targets are times of events, whose loss'),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            load_config(settings=[*base, "samples.most=9", "algorithm.name=fixbn", *setting])
+
+
 def test_pictures_have_no_numbers(tmp_path):
     form = SamplesTable(shape=(3, 8, 8), most=10)
     with pytest.raises(ConfigError, match=r"needs samples\.classes"):

@@ -53,6 +53,7 @@ def test_a_simulation_that_is_complete(simulated):
     assert (found.name, found.state, found.at_work) == ("first", "complete", False)
     assert (found.round, found.rounds, found.over_processes) == (2, 2, False)
     assert found.score == result.score
+    assert (found.best_round, found.best_score) == (result.best.round, result.best.score)
     assert found.openings == len(result.openings) > 0
     assert found.openings_to_come == 0
     assert len(found.clients) == 3
@@ -64,6 +65,8 @@ def test_a_simulation_that_is_complete(simulated):
     first, second, *_ = done.stdout.splitlines()
     assert first == "first: complete, no process is at work on it"
     assert second == f"Round 2 of 2, which ended at {found.ended}"
+    best = f"Best round: {found.best_round}, accuracy {100 * found.best_score:.1f} %"
+    assert f"\n{best} (best.safetensors)\n" in done.stdout
     assert json.loads(told(folder, "--json").stdout) == json.loads(json.dumps(asdict(found)))
 
 

@@ -34,13 +34,31 @@ finally:
 def test_torch_is_not_imported_for_it(command, tmp_path):
     (tmp_path / "job.toml").write_text("")
     (tmp_path / "wrong.toml").write_text('[algorithm]\nnmae = "fixbn"\n')
+    done = called(command, tmp_path)
+    assert "algorithm.nmae: no such key; did you mean algorithm.name?" in done.stderr
+
+
+METRIC = "--set", "run.metric=r2", "--out", "out"
+
+
+@pytest.mark.parametrize("command", [("run",), ("leave-one-out", "job.toml")], ids=" ".join)
+def test_nor_for_a_metric_that_no_data_set_of_that_name_has(command, tmp_path):
+    """The digits have classes."""
+    (tmp_path / "job.toml").write_text("")
+    done = called((*command, *METRIC), tmp_path)
+    assert 'run.metric = "r2": needs a number for each target; by data.dataset = ' in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def called(command, folder):
+    """The refused command, which ended without torch."""
     done = subprocess.run(
         [sys.executable, "-c", CALL, *command],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode != 0
-    assert "algorithm.nmae: no such key; did you mean algorithm.name?" in done.stderr
     assert done.stdout == "False\n"
+    return done

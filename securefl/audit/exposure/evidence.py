@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from securefl.audit.exposure.openings import OpeningsLog, wrongly_carded, wrongly_opened
 from securefl.audit.exposure.planned import Absences, Lengths, unplanned
 from securefl.audit.exposure.views import Leak
+from securefl.audit.findings import AUDITS
 from securefl.build.exchange import is_blind, quorum_of, sealed_kinds
 from securefl.errors import RunFolderError
 from securefl.federation.incidents import SPOILED, Incident
@@ -45,10 +46,8 @@ from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.tables import Config
 from securefl.types import Floats
 
-__all__ = ["FINDINGS", "PAGE", "FolderEvidence", "Leak", "leaks_in"]
+__all__ = ["FolderEvidence", "Leak", "leaks_in"]
 
-PAGE, FINDINGS = "audit.html", "audit.json"
-"""Files that an audit leaves in the run's folder."""
 _ROWS = {
     METRICS: RoundMetrics,
     LEDGER: Entry,
@@ -86,21 +85,37 @@ class FolderEvidence:
     """True where the authority was there too, and left its log in this folder."""
     odd_rows: Sequence[tuple[str, str]] = ()
     """Files and what stands in a row of theirs that no run writes."""
+    foreign_rows: Sequence[tuple[Opening, str]] = ()
+    """Rows of openings that the folder or the authority's own log lacks, and which of them does."""
 
     @classmethod
-    def of(cls, run: RunRecord) -> "FolderEvidence":
-        """Read the evidence of a run; raises RunFolderError where a file is damaged."""
+    def of(cls, run: RunRecord, log: Path | None = None) -> "FolderEvidence":
+        """Read the evidence of a run.
+
+        Args:
+            run: the run.
+            log: the authority's own log, of which the run's sessions count; None where it is not
+                at hand. It is believed where the folder has none.
+
+        Raises:
+            RunFolderError: a file is damaged, or there is no log where `log` says.
+        """
         path = run.path
         sessions = read_environment(path / ENVIRONMENT).sessions
+        openings = read_rows(path / OPENINGS, Opening)
+        own: Sequence[Opening] = () if log is None else _own_log(log, sessions)
+        if not (path / OPENINGS).exists():
+            openings = list(own)
         return cls(
             run,
-            read_rows(path / OPENINGS, Opening),
+            openings,
             read_rows(path / INCIDENTS, Incident),
             frozenset(file.name for file in path.iterdir()),
             max(1, len(sessions)),
             officers=[row for name in OFFICERS_OPENINGS for row in read_rows(path / name, Opening)],
             in_one_process=any(session.get("engine") != PROCESSES for session in sessions),
             odd_rows=tuple(_odd_rows(path)),
+            foreign_rows=() if log is None else tuple(_foreign(openings, own)),
         )
 
 
@@ -123,7 +138,7 @@ def leaks_in(
     run, config = evidence.run, evidence.run.config
     if not evidence.in_one_process:
         expected = [*expected, *_scores(run.ledger, scores)]
-    logged = OPENINGS in evidence.files or evidence.in_one_process
+    logged = OPENINGS in evidence.files or evidence.in_one_process or bool(evidence.openings)
     finished = {metrics.round for metrics in run.metrics}
     # Clients that are processes come and go.
     latecomers = config.exchange.seals_sums and not evidence.in_one_process
@@ -141,6 +156,7 @@ def leaks_in(
             *wrongly_carded(run.ledger, openings, evidence.incidents, evidence.sessions),
             *_uncounted_bytes(evidence),
             *_told(evidence),
+            *(Leak(row.round, row.name, OPENINGS, why) for row, why in evidence.foreign_rows),
         )
     )
 
@@ -199,11 +215,25 @@ def _told(evidence: FolderEvidence) -> Iterator[Leak]:
         of_one = incident.name != SPOILED  # a total's weight and count are everybody's
         if of_one and _MEASURED.search(_RULE.sub("", incident.reason)):
             yield Leak(incident.round, incident.name, INCIDENTS, "a client's value stands in it")
-    for name in sorted({*evidence.files} - FILES - PICTURES - {PAGE, FINDINGS}):
+    for name in sorted({*evidence.files} - FILES - PICTURES - AUDITS):
         if not _PARTIAL.fullmatch(name):
             yield Leak(0, name, "the run's folder", "a file that no run writes")
     for (file, key), times in Counter(evidence.odd_rows).items():
         yield Leak(0, key, file, f"in {times} lines, and no run writes it there")
+
+
+def _own_log(log: Path, sessions: Sequence[Mapping[str, Any]]) -> list[Opening]:
+    """Return the rows of the authority's own log that are of these sessions."""
+    if not log.is_file():
+        raise RunFolderError(f"{log}: no log of openings: name the authority's openings.jsonl")
+    ids = {session.get("run") for session in sessions}
+    return [row for row in read_rows(log, Opening) if row.run in ids]
+
+
+def _foreign(folder: Sequence[Opening], own: Sequence[Opening]) -> Iterator[tuple[Opening, str]]:
+    in_folder, in_own = Counter(folder), Counter(own)
+    yield from ((row, "not in the authority's own log") for row in in_folder - in_own)
+    yield from ((row, "opened, and not in the folder") for row in in_own - in_folder)
 
 
 def _odd_rows(path: Path) -> Iterator[tuple[str, str]]:

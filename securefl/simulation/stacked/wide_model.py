@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from securefl.errors import DataError
-from securefl.models.layers import Shortcut
+from securefl.models.layers import Joined, Shortcut
 from securefl.norms.weight_standardization import Convolution, Standardisation, StandardisedLinear
 
 
@@ -50,7 +50,7 @@ def wide(model: nn.Module, n_clients: int) -> nn.Module:
     for name, layer in model.named_modules():
         if isinstance(layer, _DropoutNd) and layer.p > 0:
             raise DataError(f"layer {name!r} draws at random")
-        if isinstance(layer, Shortcut):
+        if isinstance(layer, Shortcut | Joined):
             layer.n_groups *= n_clients
         elif any(True for _ in (*layer.parameters(recurse=False), *layer.buffers(recurse=False))):
             _widen(name, layer, n_clients)

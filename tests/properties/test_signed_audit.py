@@ -1,0 +1,148 @@
+"""What an officer signs: who, when, of which parties, keys and files; and the check of all that."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from audited_runs import expected, settings, task_of
+from click.testing import CliRunner
+from consortium_files import CLIENTS, SERVER, revoke
+from made_findings import FINDINGS
+
+import securefl
+from securefl.audit import audits
+from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
+from securefl.audit.provenance import Auditor, Provenance, differences
+from securefl.build.training import precision_of
+from securefl.errors import RunFolderError
+from securefl.federation.opening import Opening
+from securefl.io.clock import utc_now
+from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
+from securefl_cli.main import main
+
+pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses")
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory):
+    """Return the folder of a sealed run on a task of one's own."""
+    folder = tmp_path_factory.mktemp("sealed") / "run"
+    securefl.run(settings("fedtan"), task_of("fedtan"), out=folder)
+    return folder
+
+
+def provenance_of(folder, by):
+    run, openings = read_run(folder), read_rows(folder / OPENINGS, Opening)
+    return Provenance.of(run, task_of("fedtan"), openings, by, shipped=False)
+
+
+def test_it_names_times_versions_keys_sizes_and_the_users_own_model(sealed):
+    """Classes, shapes and counts, never the names of defaults; digests of data stay at home."""
+    before, found = utc_now(), provenance_of(sealed, Auditor())
+    task = task_of("fedtan")
+    assert found.began <= found.ended <= before <= found.made
+    assert [use.refused for use in found.keys] == [0]
+    assert found.keys[0].opened == len((sealed / OPENINGS).read_text().splitlines())
+    assert found.keys[0].key_id == found.sessions[0]["key_id"]
+    assert {n.train for n in found.data.values()} == {len(y) for _, y in task.clients}
+    assert found.task.model.name == "torch.nn.modules.container.Sequential"
+    assert "model" not in found.settings
+    assert {data.sha256 for data in found.task.clients.values()} == {None}
+    text = json.dumps(found.as_json()) + str(found.facts()) + str(found.tables())
+    assert "digits" not in text
+    assert "mlp" not in text
+    assert {party.name for party in found.parties} == {"authority", "server", *found.data}
+
+
+def test_each_file_counts_and_a_change_is_named(sealed, tmp_path):
+    """Changed by a byte, missing, or not there before."""
+    folder = shutil.copytree(sealed, tmp_path / "run")
+    found = replace(FINDINGS, provenance=provenance_of(folder, Auditor()).as_json()).to_json()
+    assert differences(folder, found) == []
+    names = sorted(path.name for path in folder.iterdir())
+    assert len(names) >= 9
+    for name in names:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if content else b"x")
+        assert differences(folder, found) == [f"{name}: changed"]
+        (folder / name).unlink()
+        assert differences(folder, found) == [f"{name}: missing"]
+        (folder / name).write_bytes(content)
+    (folder / "more.txt").write_text("")
+    assert differences(folder, found) == ["more.txt: was not there"]
+    with pytest.raises(RunFolderError, match="name no files"):
+        differences(folder, b"{}")
+
+
+def test_the_authoritys_own_log_is_held_against_the_folders(sealed, tmp_path):
+    """A row too few or too many is a leak; other runs' rows are nobody's business."""
+    run, task = read_run(sealed), task_of("fedtan")
+    lines = (sealed / OPENINGS).read_text().splitlines()
+    other = json.dumps(json.loads(lines[0]) | {"run": "ab" * 32})
+    own = tmp_path / "own.jsonl"
+
+    def leaks(rows):
+        own.write_text("".join(f"{row}\n" for row in rows))
+        evidence = FolderEvidence.of(run, own)
+        return [
+            leak.why for leak in leaks_in(evidence, expected(run, task), precision_of(task.model))
+        ]
+
+    assert leaks([other, *lines, other]) == []
+    assert leaks(lines[1:]) == ["not in the authority's own log"]
+    more = json.dumps(json.loads(lines[0]) | {"round": 99})
+    assert leaks([*lines, more]) == ["opened, and not in the folder"]
+    with pytest.raises(RunFolderError, match="no log of openings"):
+        FolderEvidence.of(run, tmp_path / "nowhere.jsonl")
+
+
+@pytest.fixture
+def audited(monkeypatch):
+    """Each audit is found at once, of the folder as it is."""
+
+    def audit_run(folder, _effort, *, by, **_):
+        of = provenance_of(folder, by)
+        return replace(FINDINGS, provenance=of.as_json(), tables=of.tables())
+
+    monkeypatch.setattr(audits, "audit_run", audit_run)
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, ["audit", *map(str, arguments)])
+
+
+@pytest.mark.usefixtures("audited")
+def test_a_members_signature_is_checked_by_anybody_with_the_bundle(sealed, consortium, tmp_path):
+    """Of a client, here; each changed file of report or run makes the check fail, by name."""
+    folder = shutil.copytree(sealed, tmp_path / "run")
+    words = tmp_path / "words"
+    words.write_text(f"of {CLIENTS[0]}")
+    signing = ("--sign", consortium.root / CLIENTS[0], "--passphrase-file", words)
+    keys = ("--keys", consortium.keys)
+    assert "go with --keys" in invoke(folder, "--verify").output
+    done = invoke(folder, *keys, *signing)
+    assert done.exit_code == 0, done.output
+    parties = json.loads((folder / "audit.json").read_text())["provenance"]["parties"]
+    assert {p["name"] for p in parties} == {*CLIENTS, SERVER, "Nord"}
+    assert all(len(p["fingerprint"]) == 64 and p["until"] for p in parties)
+    assert CLIENTS[0] in (folder / "audit.html").read_text()
+    bundle = ("--keys", consortium.bundle("client"), "--verify")
+    checked = invoke(folder, *bundle)
+    assert checked.exit_code == 0, checked.output
+    assert f"as {CLIENTS[0]} (client of Nord) signed them" in checked.output
+    for name in sorted(path.name for path in folder.iterdir()):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content + b"x")
+        failed = invoke(folder, *bundle)
+        assert failed.exit_code != 0
+        assert name in failed.output
+        (folder / name).write_bytes(content)
+    revoke(consortium.keys, CLIENTS[0])
+    revoked = invoke(folder, *keys, "--verify")
+    assert revoked.exit_code != 0
+    assert "was revoked" in revoked.output
+    invoke(folder, *keys)  # anew, and unsigned
+    assert not (folder / "audit.sig").exists()
