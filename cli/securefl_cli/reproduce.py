@@ -81,9 +81,9 @@ def reproduce(
     """Run a whole table of a paper over several seeds.
 
     RECIPE is a name that --list shows, or a .toml file of your own. Digits scale needs no files,
-    and minutes to an hour; natural scale has data that were collected apart, and needs what
-    securefl data list says of them, and minutes; paper scale has the paper's settings, and needs
-    its data sets and days.
+    and minutes to an hour; natural scale has data that were collected apart, and two larger sets of
+    images, and needs what securefl data list says of them, and minutes; paper scale has the paper's
+    settings, and needs its data sets and days.
     Give the same command again to go on after an interruption: complete runs are kept.
 
     \b

@@ -1,14 +1,16 @@
 """Figures of a complete run's folder, from which quantities are made."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 from securefl.errors import RunFolderError
 from securefl.evaluation.named_data import evaluate, load_trained
-from securefl.federation.ledger import Entry, Ledger
+from securefl.federation.ledger import AUTHORITY, MEBIBYTE, SERVER, Entry, Ledger
 from securefl.recipes.quantities import Measure
 from securefl.report.census import hours, selected_share, times_selected, watt_hours
 from securefl.runs.folder_reader import (
@@ -140,6 +142,20 @@ class RunFigures:
     def model_megabytes(self) -> float:
         """Part of the traffic that carries the model, in MiB."""
         return _megabytes([e for e in r if e.name.startswith(MODEL)] for r in self.rounds)
+
+    @property
+    def sealed_megabytes(self) -> list[float]:
+        """Ciphertext that clients had sent at the end of each round, in MiB.
+
+        Whole messages count, with headers and signatures. Sums on their way to the authority do
+        not: they are the server's messages.
+        """
+        sent: Counter[int] = Counter()
+        for entry in self.record.ledger:
+            by_client = entry.receiver == SERVER and entry.sender != AUTHORITY
+            if by_client and entry.form == "ciphertext":
+                sent[entry.round] += entry.bytes
+        return list(accumulate(sent[m.round] / MEBIBYTE for m in self.metrics))
 
 
 def _megabytes(rounds: Iterable[list[Entry]]) -> float:

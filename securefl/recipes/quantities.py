@@ -76,6 +76,10 @@ def _wh_to_target(run: RunFigures, measure: Measure) -> float | None:
     return _reached(run, measure, lambda: run.watt_hours)
 
 
+def _sealed_to_target(run: RunFigures, measure: Measure) -> float | None:
+    return _reached(run, measure, lambda: run.sealed_megabytes)
+
+
 def _all_train(config: Config) -> str:
     all_train = config.data.leave_out is None
     return "every client trains; name those who do not in data.leave_out" if all_train else ""
@@ -84,6 +88,11 @@ def _all_train(config: Config) -> str:
 def _no_devices(config: Config) -> str:
     none = config.devices.specification is None
     return "nothing takes time without devices; set devices.preset" if none else ""
+
+
+def _nothing_sealed(config: Config) -> str:
+    none = not config.exchange.seals_anything
+    return 'nothing is encrypted; set exchange.encrypt = "model"' if none else ""
 
 
 def _no_choice(config: Config) -> str:
@@ -140,6 +149,17 @@ _ROWS = (
     Quantity("gigabytes", 4, lambda run, _: run.megabytes / GIB_IN_MIB),
     Quantity("gigabits", 4, lambda run, _: run.megabytes * BITS / GIB_IN_MIB),
     Quantity("extra-traffic", 4, lambda run, _: 100 * (1 - run.model_megabytes / run.megabytes)),
+    # Ciphertext that clients send, in MiB: in the whole run, and until the target is reached.
+    Quantity(
+        "sealed-megabytes", 1, lambda run, _: run.sealed_megabytes[-1], missing=_nothing_sealed
+    ),
+    Quantity(
+        "sealed-megabytes-to-target",
+        1,
+        _sealed_to_target,
+        needs="target",
+        missing=_nothing_sealed,
+    ),
 )
 QUANTITIES = {row.name: row for row in _ROWS}
 

@@ -114,6 +114,17 @@ def test_group_normalisation_is_answered_with_the_means_of_five_seeds():
     assert f"90 % after {quick:.0f} rounds instead of {slow:.0f}" in answer
 
 
+def test_means_on_data_that_were_collected_apart_are_those_of_the_page():
+    """Each number of the table is a mean of docs/results/natural.md, to one digit."""
+    table = README.split("| | our best cure |")[1].split("\n\n")[0]
+    cells = [cell for row in table.splitlines()[2:] for cell in row.split("|")[2:-1]]
+    numbers = [cell.split()[-1] for cell in cells]
+    page = (ROOT / "docs/results/natural.md").read_text()
+    means = {f"{float(mean):.1f}" for mean in re.findall(r"([\d.]+) ±", page)}
+    assert len(numbers) == 4 * 4
+    assert set(numbers) <= means
+
+
 @pytest.mark.parametrize("page", ["README.md", "SECURITY.md"])
 def test_a_hole_can_be_reported_in_private(page):
     """A reader finds how."""

@@ -16,8 +16,18 @@ from securefl_cli.reproduce import SCALES, shipped_recipes
 NAMES = sorted(shipped_recipes("paper"))
 OURS = ["cures", "fedprof", "fnr", "momentum", "privacy", "privacy-releases"]
 """Tables at digits scale that no paper has."""
-OF_ITS_OWN = ["azpro", "digits-by-source", "digits-by-source-cnn", "heart", "lung", "opt"]
-"""Tables on data that were collected apart, which no paper has."""
+OF_ITS_OWN = [
+    "azpro",
+    "digits-by-source",
+    "digits-by-source-cnn",
+    "digits-by-source-cnn-unseen",
+    "fashion-mnist",
+    "heart",
+    "lung",
+    "mnist-5000",
+    "opt",
+]
+"""Tables on data that were collected apart, or are larger than the digits, which no paper has."""
 PAPER_ALONE = ["fedprof-table3", "fedprof-table5"]
 """Other data sets under the rows of fedprof-table4."""
 FAMILIES = {"noise (%)": 3, "blur (%)": 4, "weather (%)": 3, "digital (%)": 5}

@@ -134,6 +134,10 @@ def test_what_a_quantity_does_not_take_is_refused(measure, message):
             "all clients are in every round; set selection.name",
         ),
         (
+            '{ quantity = "sealed-megabytes-to-target", target = 90.0 }',
+            'nothing is encrypted; set exchange.encrypt = "model"',
+        ),
+        (
             '{ quantity = "client-accuracy", client = "client-1" }',
             "all clients share one model and one test set",
         ),
@@ -143,7 +147,7 @@ def test_a_recipe_cannot_measure_what_its_runs_do_not_leave(tmp_path, measure, m
     """Better before a night of training than after it."""
     path = tmp_path / "recipe.toml"
     path.write_text(
-        f'title = "a"\npaper = "b"\nseeds = 1\nmeasure = {measure}\n'
+        f'title = "a"\npaper = "b"\nseeds = 1\nmeasure = {measure}\nexchange.encrypt = "none"\n'
         '[[columns]]\nname = "c"\n[[rows]]\nname = "r"\n'
     )
     with pytest.raises(ConfigError) as caught:
