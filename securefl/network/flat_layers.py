@@ -39,4 +39,6 @@ def _layers(state: State) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_flat(value: Tensor) -> bool:
-    return bool((value == value.reshape(-1)[0]).all())
+    flat = value.reshape(-1)
+    few = flat[:LEAST]  # an honest layer is told by these
+    return bool((few == flat[0]).all()) and bool((flat == flat[0]).all())
