@@ -20,7 +20,7 @@ SecureFLError
 ├── PeerError                       another process is gone, or does not keep to the protocol
 │   ├── WorkerLost                  a worker of a simulation has died: the round runs again
 │   └── NotOfThisRun (ConfigError)  the server has no place for this process: no restart mends it
-├── OtherModels                     the server shows a client other models than before
+├── ModelRefused                    a model that contradicts those before it, or is plainly crafted
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
 │   │   └── ClientLost              a client is in one total of a round and not in the next
@@ -132,8 +132,8 @@ class NotOfThisRun(PeerError, ConfigError):
     """The server has sent this process home for good: by its settings, its code or its name."""
 
 
-class OtherModels(SecureFLError):
-    """The server shows a client models that do not follow from those that it was shown before."""
+class ModelRefused(SecureFLError):
+    """The server shows a client a model that no honest one would: the client takes no part."""
 
 
 class OpeningRefused(SecureFLError):

@@ -57,7 +57,7 @@ def over(lineage: str, shown: Iterable[Shown]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a server says that it has shown, up to a round."""
+    """Statement of a server on the models that it has shown, up to a round."""
 
     job: Digest
     round: Annotated[int, Field(ge=1, lt=2**31)]

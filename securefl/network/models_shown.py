@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import Field, TypeAdapter
 
-from securefl.errors import OtherModels, PeerError, RunFolderError, SignatureRefused
+from securefl.errors import ModelRefused, PeerError, RunFolderError, SignatureRefused
 from securefl.federation.lineage import Shown, Statement, beginning, contradict, extended
 from securefl.io.files import make_folder, read_bounded, write_whole
 from securefl.io.json import parsed
@@ -118,7 +118,7 @@ class ModelsShown:
             server: the connection to it.
 
         Raises:
-            OtherModels: what the server shows does not follow from what it has shown before.
+            ModelRefused: what the server shows does not follow from what it has shown before.
             PeerError: it leaves models out, or has not signed.
             RunFolderError: the record is damaged, or cannot be written.
         """
@@ -143,7 +143,7 @@ class ModelsShown:
         self._last = said
         return past
 
-    def _other(self, then: Said, shown: list[Shown]) -> OtherModels:
+    def _other(self, then: Said, shown: list[Shown]) -> ModelRefused:
         """Keep what the server says beside what it has said, and return the error."""
         known = self._last
         if known is None:
@@ -156,7 +156,7 @@ class ModelsShown:
             if number < before
             else f"shows other models of the rounds up to {before} than it has shown before"
         )
-        return OtherModels(
+        return ModelRefused(
             f"{self.client}: round {number}: the server {what}. A server that resumes a run shows "
             "the same ones: this one lies, or goes on from an older copy of its folder. This "
             f"client takes no part. {self.evidence} has what the server has signed: show it to the "

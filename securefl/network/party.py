@@ -25,6 +25,7 @@ from securefl.federation.site import Site
 from securefl.federation.total import RELEASED, n_total_bytes, state_digest
 from securefl.network import bodies
 from securefl.network.approval import APPROVED, ApprovedJob
+from securefl.network.flat_layers import require_varied, varied
 from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import ProcessIdentity
 from securefl.network.models_shown import ModelsShown
@@ -57,6 +58,8 @@ class PartySession:
     models: ModelsShown
     like: State
     """State with the names, shapes and types of all others."""
+    varied: frozenset[str]
+    """Layers that no training makes flat: see `flat_layers.varied`."""
     state: State | None = None
     """State that the server has sent last."""
     due: MessageSpec | None = None
@@ -83,12 +86,18 @@ class PartySession:
         }
 
     def take_state(self, body: bytes, round_number: int, *, whole: bool) -> State:
-        """Take up the tensors that come with a request; raises PeerError where they do not fit."""
+        """Take up the tensors that come with a request.
+
+        Raises:
+            PeerError: they do not fit.
+            ModelRefused: the model is plainly crafted.
+        """
         known = None if whole else self.state
         if known is None and not whole:
             raise PeerError("the server sends a part of a model that this client has nothing of")
-        self.state = bodies.read_state(body, self.like, known, round_number - 1)
-        return self.state
+        self.state = state = bodies.read_state(body, self.like, known, round_number - 1)
+        require_varied(self.party.name, state, self.varied)
+        return state
 
 
 @dataclass
@@ -190,7 +199,8 @@ class ClientParty:
         seed = table.seed if table.reproducible else self.client.draws(run, table.seed)
         number, own = list(job.names).index(name), {name: job.data[name]}
         trained = Clients(job.algorithm, model, own, replace(training, seed=seed), {name: number})
-        clients, like = {name: self.client}, _hollow(job.algorithm.init(model))
+        clients, first = {name: self.client}, job.algorithm.init(model)
+        like = _hollow(first)
         respondent = Respondent(
             clients,
             own,
@@ -207,7 +217,7 @@ class ClientParty:
             store.require_data(state_digest(State(0, {Kind.PARAMETERS: {"x": x, "y": y}})))
         site = Site(clients, Sequential(trained), respondent, self.plan, self.precision, store)
         shown = ModelsShown(self.folder, name, job_id)
-        return PartySession(self, run, job_id, site, respondent, store, shown, like)
+        return PartySession(self, run, job_id, site, respondent, store, shown, like, varied(first))
 
 
 def _hollow(state: State) -> State:

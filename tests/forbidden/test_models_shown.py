@@ -16,7 +16,7 @@ from over_loopback import NAMES, Consortium, Job, OnTask
 from processes import any_welcome, fake_server, round_begins
 
 import securefl.network.client
-from securefl.errors import OtherModel, OtherModels, PeerError, SecureFLError, SignatureRefused
+from securefl.errors import ModelRefused, OtherModel, PeerError, SecureFLError, SignatureRefused
 from securefl.federation.lineage import Lineage, Shown, Statement, beginning, contradict, over
 from securefl.federation.message import Roster
 from securefl.federation.remote import Lost
@@ -27,6 +27,7 @@ from securefl.io.json import parsed
 from securefl.network.frames import SMALL, Frame
 from securefl.network.models_shown import CONTRADICTION, ModelsShown
 from securefl.network.sites import NetworkSites
+from securefl.types import Kind
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 VICTIM = NAMES[0]
@@ -50,9 +51,9 @@ def job(consortium, tmp_path, monkeypatch):
 
 
 def other(state):
-    """The model with zeros in it: what is left of an update is the client's."""
+    """The model made small, so that the server knows what the others answer; no layer is flat."""
     tensors = {
-        kind: {name: torch.zeros_like(value) for name, value in named.items()}
+        kind: {name: (value / 1000).to(value.dtype) for name, value in named.items()}
         for kind, named in state.tensors.items()
     }
     return replace(state, tensors=tensors)
@@ -86,7 +87,7 @@ class Trusting:
 
 @dataclass
 class Liar:
-    """A server that shows the victim zeros in its first round, takes whatever it answers or, where
+    """A server that shows the victim another model in round 1, takes whatever it answers or, where
     it `drops` the victim, says that it was late.
     """
 
@@ -252,7 +253,7 @@ def test_a_client_is_shown_no_fork_of_its_own_history(job, sessions):
     """In another session, in the clear: nothing leaves it, and it keeps what was signed."""
     answers, _, how, record = asked(job(*CLEAR), *sessions)
     assert answers == [Frame.MESSAGE, Frame.LEAVE]
-    assert isinstance(how, OtherModels)
+    assert isinstance(how, ModelRefused)
     assert "shows other models of the rounds up to" in str(how)
     assert str(record.evidence) in str(how)
     found = parsed(CONTRADICTION, record.evidence.read_bytes(), ValueError)
@@ -295,7 +296,7 @@ def test_a_client_that_was_away_takes_what_follows_from_what_it_knows(job, then,
     assert record.last().round == (1 if why else 4)
     assert not why or any(why in line for line in said)
     assert not record.evidence.exists()
-    assert not isinstance(how, OtherModels)
+    assert not isinstance(how, ModelRefused)
 
 
 def test_a_damaged_record_ends_in_words(job, tmp_path):
@@ -306,6 +307,50 @@ def test_a_damaged_record_ends_in_words(job, tmp_path):
     answers, _, how, _ = asked(job(*CLEAR), [begins(1)], job_id=job_id)
     assert answers == [Frame.LEAVE]
     assert "damaged" in str(how)
+
+
+# Crafted models.
+
+
+def crafted(name, make):
+    def made(state):
+        own = dict(state.tensors[Kind.PARAMETERS])
+        own[name] = make(own[name])
+        return replace(state, tensors=state.tensors | {Kind.PARAMETERS: own})
+
+    return made
+
+
+def zeros(value):
+    return value * 0
+
+
+def all_alike(value):
+    return torch.full_like(value, 0.25)
+
+
+@pytest.mark.parametrize("make", [zeros, all_alike])
+def test_a_client_takes_no_part_with_a_flat_layer(job, make):
+    """Which was none in the model that its own installation begins with."""
+    answers, _, how, _ = asked(job(*CLEAR), [begins(1, state=crafted("0.weight", make))])
+    assert answers == [Frame.LEAVE]
+    assert isinstance(how, ModelRefused)
+    assert "all values of 0.weight are alike in the model" in str(how)
+
+
+def test_layers_that_begin_flat_may_be_so(job):
+    """BN's gains are ones at first; a few values may be alike by chance."""
+    for name, make in (("1.weight", all_alike), ("6.bias", zeros)):
+        answers, *_ = asked(job(*CLEAR), [begins(1, state=crafted(name, make))])
+        assert answers == [Frame.MESSAGE]
+
+
+def test_most_crafted_models_pass(job):
+    """Equal rows and biases one after the other, as they read records in a total."""
+    ramp = crafted("0.bias", lambda value: torch.linspace(-1, 1, len(value)))
+    rows = crafted("0.weight", lambda value: value[:1].expand_as(value).contiguous())
+    answers, *_ = asked(job(*CLEAR), [begins(1, state=lambda state: rows(ramp(state)))])
+    assert answers == [Frame.MESSAGE]
 
 
 # By itself.
