@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import re
 import secrets
@@ -474,6 +475,11 @@ def asked_of(made, identity, hub, ask, said):
 def client_process(site, name, say):
     """Return one of the loop's, with the bundle that was exported at first."""
     return ClientProcess(site.identity(name), site.party(name), site.bundle("client"), say)
+
+
+def messages(record):
+    """Return the ledger's entries in an order of their own, without when and in which session."""
+    return sorted(repr(dataclasses.replace(entry, at="", run="")) for entry in record.ledger)
 
 
 def round_begins(process, round_number, state, before=(), after=0, **changes):

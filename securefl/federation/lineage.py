@@ -116,11 +116,12 @@ class Lineage:
 
 
 def contradict(known: Statement, then: Statement, shown: Sequence[Shown]) -> bool:
-    """Return True where two statements cannot both be true of one job.
+    """Return True where two statements of a server cannot both be true, which proves a lie.
 
     `shown` are the models that the later statement is of, its own the last one.
     """
-    if known.job != then.job or over(beginning(then.job), shown) != then.lineage:
+    is_later = known.job == then.job and known.round <= then.round
+    if not is_later or over(beginning(then.job), shown) != then.lineage:
         return False
     earlier = [one for one in shown if one.round <= known.round]
     return over(beginning(then.job), earlier) != known.lineage

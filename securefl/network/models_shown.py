@@ -43,7 +43,10 @@ class Said:
 
     def check(self) -> None:
         """Raise SignatureRefused unless the certificate's key has signed the statement."""
-        key = x509.load_pem_x509_certificate(self.certificate.encode()).public_key()
+        try:
+            key = x509.load_pem_x509_certificate(self.certificate.encode()).public_key()
+        except ValueError:
+            raise SignatureRefused("a certificate that is none") from None
         self.statement.check(cast("Ed25519PublicKey", key))
 
 
