@@ -22,10 +22,11 @@ from typing import Any, get_args
 import safetensors.torch
 import torch
 
+from securefl.federation.incidents import Incident
 from securefl.federation.message import CARD
 from securefl.federation.opening_history import ModelRow, ScoresRow
 from securefl.network.authority import RELEASES
-from securefl.runs.folder_reader import INCIDENTS, LEDGER, MODEL, read_run
+from securefl.runs.folder_reader import INCIDENTS, MODEL, read_rows, read_run
 from securefl_keys.rehearsal import make_consortium
 
 SERVER, AUTHORITY = "hub", "authority"
@@ -258,13 +259,11 @@ def record_of(job: Job) -> tuple[object, ...]:
     Without cards as well, which clients give in each session.
     """
     record = read_run(job.run_folder)
-    lines = (job.run_folder / LEDGER).read_text().splitlines()
-    entries = [line for line in lines if json.loads(line)["name"] != CARD]
     return (
-        Counter(entries),
+        Counter(entry for entry in record.ledger if entry.name != CARD),
         [(m.round, m.score, m.loss, m.dropped) for m in record.metrics],
         [(p.selected, p.present, p.lost) for p in record.participants],
-        (job.run_folder / INCIDENTS).read_text(),
+        read_rows(job.run_folder / INCIDENTS, Incident),
     )
 
 
