@@ -8,7 +8,7 @@ import click
 from securefl_cli import audit_report
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.own_data import Own, allowed_model_option, sites_option
-from securefl_cli.passphrase import read_own_passphrase
+from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import steps_bar
 
 
@@ -97,7 +97,6 @@ def audit(  # noqa: PLR0913  (a command has its options)
     from securefl.io.text import printable
     from securefl.runs.folder_reader import read_config
     from securefl_keys.identity import load_identity
-    from securefl_keys.roster import load_roster
     from securefl_keys.signed_report import SignedReport
 
     page = out or run_folder / PAGE
@@ -107,9 +106,11 @@ def audit(  # noqa: PLR0913  (a command has its options)
         audit_report.verify(run_folder, page, keys)
         return
     _check(page, out)
-    roster = load_roster(keys) if keys else None
-    identity = load_identity(sign, read_own_passphrase(passphrase_file, sign)) if sign else None
-    by = audit_report.auditor(identity, roster, openings)
+    identity = None
+    if sign:
+        identity = load_identity(sign, read_passphrase(passphrase_file, confirm=False))
+    own = audit_report.own_files(page, run_folder)
+    by = audit_report.auditor(identity, keys, openings, own)
     task = Own(sites, model).task(read_config(run_folder)) if sites else None
     effort = QUICK if quick else FULL
     with steps_bar() as on_step:

@@ -144,6 +144,11 @@ def audit_run(
     )
 
 
+def _apart(value: torch.Tensor, recorded: torch.Tensor) -> float:
+    """Return the largest difference of two tensors, of values beyond 1 relative to them."""
+    return float(((value - recorded).abs() / recorded.abs().clamp_min(1)).max())
+
+
 def _silent(what: str, done: int, total: int) -> None:
     del what, done, total
 
@@ -216,13 +221,13 @@ class _Audits:
         except SecureFLError as error:
             return f"not possible: {error}"
         recorded = self.trained.model.state_dict()
-        away = max(float((value - recorded[name]).abs().max()) for name, value in again.items())
+        away = max(_apart(value, recorded[name]) for name, value in again.items())
         if away <= SAME:
             return f"the final model is within {away:.1e} of the recorded one"
         return (
             f"the final model is {away:.1e} away from the recorded one. What follows from playing "
-            "the run again is of another run: on another machine, by another version, or of files "
-            "that were changed"
+            "the run again is of another run: clients of separate processes draw anew in each "
+            "session, or it was on another machine, by another version, or files were changed"
         )
 
     def sections(self) -> Iterator[Section]:

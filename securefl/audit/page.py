@@ -53,11 +53,12 @@ def in_short(findings: Findings) -> str:
     leaking = _titles(findings, Verdict.LEAKS)
     weak = _titles(findings, Verdict.WEAK)
     if leaking:
-        return f"Somebody learnt what they should not: {leaking}."
+        return f"Somebody learnt, or could have learnt, what they should not: {leaking}."
     if weak:
         return f"Nothing that was promised is broken, and something is learnt: {weak}."
     if _titles(findings, Verdict.HOLDS):
-        return "All that was attacked held."
+        held = f"{len(findings.sections) - len(_listed(findings, Verdict.OPEN))}"
+        return f"All that was attacked held: {held} of {len(findings.sections)} sections."
     return "Nothing was promised, or too little was there to measure."
 
 
@@ -115,5 +116,8 @@ def _shown(value: Any) -> Any:
 
 
 def _titles(findings: Findings, verdict: Verdict) -> str:
-    found: list[Section] = [c for c in findings.sections if c.verdict is verdict]
-    return ", ".join(section.title for section in found)
+    return ", ".join(section.title for section in _listed(findings, verdict))
+
+
+def _listed(findings: Findings, verdict: Verdict) -> list[Section]:
+    return [section for section in findings.sections if section.verdict is verdict]

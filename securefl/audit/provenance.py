@@ -12,13 +12,19 @@ from pydantic import TypeAdapter
 
 from securefl.audit.findings import AUDITS, MAX_BYTES, FindingsTable
 from securefl.data.samples import ClientData, samples
-from securefl.errors import RunFolderError
+from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.federation.opening import Opening
 from securefl.io.clock import utc_now
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
-from securefl.runs.folder_reader import ENVIRONMENT, RunRecord, read_soundly
+from securefl.runs.folder_reader import (
+    ENVIRONMENT,
+    OPENINGS,
+    RunRecord,
+    read_rows,
+    read_soundly,
+)
 from securefl.runs.session import PACKAGES, read_environment
 from securefl.runs.task_record import DataRecord, TaskRecord, task_record
 from securefl.task import Task, client_names
@@ -45,10 +51,16 @@ class Auditor:
 
     name: str = NOBODY
     """Whoever signs the report, in words."""
-    parties: Sequence[Party] = ()
-    """Members of the run's consortium; where empty, the report has those whom the ledger names."""
+    members: Sequence[Party] = ()
+    """Members of the run's consortium, whose certificates stand beside the run's parties."""
+    key_id: str = ""
+    """Key id of that consortium's cards; empty where it is not known."""
+    epoch: int = 0
+    """Epoch of that key."""
     openings: Path | None = None
     """The authority's own log of openings, with which the folder's is compared."""
+    report: frozenset[str] = AUDITS
+    """Names of the report's own files in the run's folder; none where it lies elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +102,8 @@ class Provenance:
     them. Digests of data stay in the run's folder: they tell whoever can guess the data."""
     files: Mapping[str, str]
     """SHA-256 of each file of the run's folder, by name."""
+    openings: str = ""
+    """SHA-256 of the authority's own log; empty where the folder's was not held against one."""
     made: str = field(default_factory=utc_now)
     """Time of the audit, UTC."""
     made_by: str = NOBODY
@@ -123,16 +137,17 @@ class Provenance:
             began=str(next((s["began"] for s in sessions if "began" in s), "")),
             ended=run.metrics[-1].at,
             sessions=sessions,
-            parties=tuple(by.parties) or tuple(_named(run)),
+            parties=tuple(_parties(run, by)),
             keys=tuple(_uses(openings)),
-            settings=run.config.tables(own_task=not shipped),
+            settings=_settings(run, shipped=shipped),
             data={
                 name: Count(_size(of), None if test is None else _size(test))
                 for name, of, test in zip(names, task.clients, tests, strict=True)
             }
             | {name: Count(0, _size(of)) for name, of in task.external.items()},
             task=None if shipped else _without_digests(task_record(task, names)),
-            files=dict(digests(run.path)),
+            files=dict(digests(run.path, by.report)),
+            openings="" if by.openings is None else digest_of(by.openings),
             made_by=by.name,
         )
 
@@ -147,10 +162,13 @@ class Provenance:
             for session in self.sessions
         ]
         return {
-            "Run": f"{self.began or 'unknown'} to {self.ended}, {len(self.sessions)} sessions",
+            "Run": f"{self.began or 'unknown'} to {self.ended}, sessions: {len(self.sessions)}",
             "Versions": "; ".join(dict.fromkeys(versions)) or "unknown",
             "Audited": f"{self.made}, by SecureFL {version('securefl')}",
             "Made by": self.made_by,
+            "Authority's own log": f"held against the run's, SHA-256 {self.openings}"
+            if self.openings
+            else "not given",
         }
 
     def tables(self) -> list[FindingsTable]:
@@ -196,15 +214,15 @@ class Provenance:
         ]
 
 
-def digests(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and SHA-256 of each file of a run's folder, but those that an audit leaves.
+def digests(folder: Path, report: frozenset[str] = AUDITS) -> Iterator[tuple[str, str]]:
+    """Yield name and SHA-256 of each file of a run's folder, but the report's own.
 
     Raises:
         RunFolderError: one cannot be read, or is no regular file.
     """
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if name in AUDITS or (path.is_dir() and not path.is_symlink()):
+        if name in report or (path.is_dir() and not path.is_symlink()):
             continue
         if path.is_symlink() or not path.is_file():
             raise RunFolderError(f"{path}: a link or a device, which no run writes: delete it")
@@ -220,8 +238,10 @@ def digest_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def differences(folder: Path, findings: bytes) -> list[str]:
+def differences(folder: Path, findings: bytes, report: frozenset[str] = AUDITS) -> list[str]:
     """Return in words each file of a run that is not as it was when these findings were made.
+
+    `report` names the report's own files in the folder; none where it lies elsewhere.
 
     Raises:
         RunFolderError: the findings name no files, or a file cannot be read.
@@ -230,7 +250,7 @@ def differences(folder: Path, findings: bytes) -> list[str]:
     files = found.get("provenance", {}).get("files") if isinstance(found, dict) else None
     if not isinstance(files, dict) or not files:
         raise RunFolderError("the findings name no files of the run: audit it anew")
-    now = dict(digests(folder))
+    now = dict(digests(folder, report))
     return [
         *(f"{name}: missing" for name in files.keys() - now.keys()),
         *(f"{name}: changed" for name in files.keys() & now.keys() if files[name] != now[name]),
@@ -240,15 +260,44 @@ def differences(folder: Path, findings: bytes) -> list[str]:
 
 def read_file(path: Path) -> bytes:
     """Return the bytes of a file that an audit left; RunFolderError where it cannot be read."""
-    with read_soundly(path):
+    try:
         return read_bounded(path, MAX_BYTES)
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: cannot be read ({error.strerror or error}); audit the run anew with --sign"
+        ) from error
 
 
-def _named(run: RunRecord) -> Iterator[Party]:
-    """Yield the parties that the ledger names, of whom no certificate is known."""
-    names = {name for entry in run.ledger for name in (entry.sender, entry.receiver)}
-    roles = {SERVER: SERVER, AUTHORITY: AUTHORITY}
-    yield from (Party(name, roles.get(name, "client")) for name in sorted(names))
+def _settings(run: RunRecord, *, shipped: bool) -> Mapping[str, Any]:
+    """Return the settings that count in the run: of sites' own data, no data set's."""
+    tables = run.config.tables(own_task=not shipped)
+    if run.config.samples is not None:
+        tables["data"] = {"names": list(run.config.data.names)}
+    return tables
+
+
+def _parties(run: RunRecord, by: Auditor) -> Iterator[Party]:
+    """Yield the parties that the ledger names, with the certificates of members of these names.
+
+    Raises:
+        ConfigError: the members are another consortium's than the run's.
+    """
+    used = {entry.key_id for entry in read_rows(run.path / OPENINGS, Opening)}
+    epochs = {entry.epoch for entry in read_rows(run.path / OPENINGS, Opening)}
+    if by.key_id and used and by.key_id not in used and by.epoch <= max(epochs):
+        raise ConfigError(
+            f"{run.path}: its totals were opened under other keys than those of --keys: give the "
+            "folder or the bundle of the run's own consortium"
+        )
+    members = {(member.name, member.role): member for member in by.members}
+    for name in sorted({n for entry in run.ledger for n in (entry.sender, entry.receiver)}):
+        if name == SERVER:
+            servers = [member for member in by.members if member.role == SERVER]
+            yield from servers or [Party(name, SERVER)]
+        else:
+            role = AUTHORITY if name == AUTHORITY else "client"
+            yield members.get((name, role), Party(name, role))
+    yield from (m for m in by.members if m.role == "certificate authority")
 
 
 def _uses(openings: Sequence[Opening]) -> Iterator[KeyUse]:

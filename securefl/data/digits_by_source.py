@@ -13,13 +13,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from securefl.data.digits import load_digits
-from securefl.data.files import Domains, as_pixels, locate
+from securefl.data.files import Domains, as_pixels, check_content, locate
 from securefl.data.mnist_5000 import load_mnist_5000
 from securefl.data.pictures import read_grey
 from securefl.data.split import Labelled
 from securefl.settings.data import DataTable
 
 SIDE = 16
+OPENCV_SHA256 = "f331411c6b9042ee1588ce7897122ce97b987dbfcde229ea12a26a4ad6e25cd7"
+"""Digest of the pixels of digits.png, 8 bits each, row by row."""
 SOURCES = ("optdigits", "mnist", "opencv")
 _CELL = 20
 _COLUMNS, _ROWS = 100, 50
@@ -54,10 +56,11 @@ def load_opencv_digits(root: str | Path) -> Labelled:
         root: holds digits.png, a grid of 50 × 100 digits: five rows of each class.
 
     Raises:
-        DataError: the file is missing, or no picture of 2000 × 1000 pixels.
+        DataError: the file is missing, or no picture of 2000 × 1000 pixels, or another one.
     """
     path = locate(Path(root), ("digits.png",), "digits.png of OpenCV (Debian's opencv-doc)")
     grid = read_grey(path, _COLUMNS * _CELL, _ROWS * _CELL)
+    check_content(path, grid.tobytes(), OPENCV_SHA256)
     cells = grid.reshape(_ROWS, _CELL, _COLUMNS, _CELL).swapaxes(1, 2)
     labels = torch.arange(_ROWS * _COLUMNS) // (_ROWS_OF_A_CLASS * _COLUMNS)
     return as_pixels(cells.reshape(-1, 1, _CELL, _CELL)), labels

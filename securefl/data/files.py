@@ -87,6 +87,16 @@ def table_lines(path: Path, max_bytes: int) -> Iterator[tuple[str, Mapping[str, 
         raise DataError(f"{path}: is no table of text ({error})") from error
 
 
+def check_content(path: Path, content: bytes, sha256: str) -> None:
+    """Compare what a file holds, however it is packed, with a digest; with none where it is empty.
+
+    Raises:
+        DataError: it holds something else.
+    """
+    if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+        raise DataError(f"{path}: its content is not this data set's; get the file again")
+
+
 def check_md5(path: Path, *md5: str) -> None:
     """Compare the file with the checksums that its publisher names, one for each release.
 

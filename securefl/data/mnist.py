@@ -158,7 +158,7 @@ def read_mnist(data: DataTable, _seed: int) -> Split:
 
 def read_fashion_mnist(data: DataTable, _seed: int) -> Split:
     """Return Fashion-MNIST; raises as `load_mnist`."""
-    return load_mnist(data.folder, FASHION_MNIST_SHA256)
+    return load_mnist(data.folder, FASHION_MNIST_SHA256, "Fashion-MNIST")
 
 
 def read_emnist(data: DataTable, _seed: int) -> Split:
@@ -167,7 +167,9 @@ def read_emnist(data: DataTable, _seed: int) -> Split:
     return load_emnist(data.folder, data.dataset.removeprefix("emnist-"))
 
 
-def load_mnist(root: str | Path, sha256s: Mapping[str, str] = MNIST_SHA256) -> Split:
+def load_mnist(
+    root: str | Path, sha256s: Mapping[str, str] = MNIST_SHA256, name: str = "MNIST"
+) -> Split:
     """Load 60000 training and 10000 test digits as images of (1, 28, 28).
 
     A .gz file goes before an unpacked one. The content of each, unpacked, is compared with
@@ -178,11 +180,12 @@ def load_mnist(root: str | Path, sha256s: Mapping[str, str] = MNIST_SHA256) -> S
             without .gz.
         sha256s: by name of the unpacked file; `FASHION_MNIST_SHA256` for that data set, whose files
             have the same names, {} to compare none.
+        name: of the data set, for messages.
 
     Raises:
         DataError: a file is missing, damaged or another one; the message says what to put where.
     """
-    source = "MNIST's train-… and t10k-… files (IDX, .gz or unpacked)"
+    source = f"{name}'s train-… and t10k-… files (IDX, .gz or unpacked)"
     return _split(Path(root), ("train", "t10k"), source, n_classes=10, sha256s=sha256s)
 
 

@@ -9,12 +9,14 @@ import numpy as np
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from securefl.data.files import as_labels, as_pixels, n_bytes_of
+from securefl.data.files import as_labels, as_pixels, check_content, n_bytes_of
 from securefl.data.packages import locate_packaged
 from securefl.data.split import Split, stratified
 from securefl.errors import DataError
 from securefl.settings.data import DataTable
 
+SHA256 = "79d6e4bb57d6678ddcb6d04a17716fe339dd466e76a04031876b36aa427f681f"
+"""Digest of all pixels and labels as 16-bit numbers, line by line."""
 _N_IMAGES = 5000
 _SIDE = 28
 _MAX_PACKED_BYTES = 1 << 24  # the file has a megabyte
@@ -50,6 +52,7 @@ def load_mnist_5000(packaged: str) -> tuple[Float[Tensor, "n 1 28 28"], Int64[Te
     pixels, labels = rows[:, :-1], rows[:, -1]
     if not (pixels.min() >= 0 and pixels.max() <= 255):
         raise DataError(f"{path}: pixels from {pixels.min()} to {pixels.max()}; expected 0..255")
+    check_content(path, rows.astype("<u2").tobytes(), SHA256)
     images = pixels.astype(np.uint8).reshape(-1, 1, _SIDE, _SIDE)
     return as_pixels(images), as_labels(labels, 10, path)
 

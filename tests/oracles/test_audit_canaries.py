@@ -234,19 +234,22 @@ def test_the_verdict_is_what_both_bounds_say(settings, shown, verdict):
     assert f"{shown:.3f}" in section.tables[0].rows[0]
 
 
+JUST = "of an ε of just that, up to"
+
+
 @pytest.mark.parametrize(
     ("shown", "words"),
     [
         (0.0, "at least 0: next to nothing"),
         (0.16, "at least 0.16: next to nothing"),
-        (0.17, "at least 0.17: records are kept apart a little (up to 54.24 % of"),
-        (1.0, "at least 1: records are kept apart a little (up to 73.11 % of"),
-        (1.1, "at least 1.1: records are kept apart (up to 75.03 % of"),
-        (1.8, "at least 1.8: records are kept apart (up to 85.81 % of"),
-        (3.0, "at least 3: records are kept apart (up to 95.26 % of"),
-        (3.1, "at least 3.1: records are kept apart so well that the model is far from private"),
-        (8.0, "at least 8: records are kept apart so well"),
-        (8.1, "at least 8.1: some records are kept apart all but surely"),
+        (0.17, f"at least 0.17: records are told apart a little ({JUST} 54.24 % of"),
+        (1.0, f"at least 1: records are told apart a little ({JUST} 73.11 % of"),
+        (1.1, f"at least 1.1: records are told apart ({JUST} 75.03 % of"),
+        (1.8, f"at least 1.8: records are told apart ({JUST} 85.81 % of"),
+        (3.0, f"at least 3: records are told apart ({JUST} 95.26 % of"),
+        (3.1, "at least 3.1: records are told apart so well that the model is far from private"),
+        (8.0, "at least 8: records are told apart so well"),
+        (8.1, "at least 8.1: some records are told apart all but surely"),
     ],
 )
 def test_the_sentence_follows_the_number(shown, words):

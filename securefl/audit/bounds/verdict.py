@@ -12,10 +12,10 @@ from securefl.privacy.wording import WHAT
 
 MEANINGS = (
     (0.16, "next to nothing; without noise that is no promise"),
-    (1.0, "records are kept apart a little"),
-    (3.0, "records are kept apart"),
-    (8.0, "records are kept apart so well that the model is far from private"),
-    (math.inf, "some records are kept apart all but surely"),
+    (1.0, "records are told apart a little"),
+    (3.0, "records are told apart"),
+    (8.0, "records are told apart so well that the model is far from private"),
+    (math.inf, "some records are told apart all but surely"),
 )
 """Words for lower bounds on ε, up to each number."""
 
@@ -28,7 +28,7 @@ def meaning_of(shown: float) -> str:
     """
     words = next(words for most, words in MEANINGS if shown <= most)
     right = f"{100 / (1 + math.exp(-shown)):.4g}"
-    return f"{words} (up to {right} % of guesses at even odds are right)"
+    return f"{words} (of an ε of just that, up to {right} % of guesses at even odds may be right)"
 
 
 @final
@@ -128,7 +128,10 @@ RULES: tuple[Rule[Bounded], ...] = (
             f"record. Canary records show an ε of at least {found.shown:.2g}: "
             f"{meaning_of(found.shown)}."
         ),
-        do='Set privacy.level = "record" or "client" where a bound is needed.',
+        do=(
+            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
+            "takes none; fixbn and fedavg do."
+        ),
     ),
     Rule(
         Verdict.OPEN,
@@ -138,7 +141,10 @@ RULES: tuple[Rule[Bounded], ...] = (
             "No differential privacy was claimed, and no canary records were tried; without "
             "noise that promises nothing."
         ),
-        do='Set privacy.level = "record" or "client" where a bound is needed.',
+        do=(
+            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
+            "takes none; fixbn and fedavg do."
+        ),
     ),
     Rule(
         Verdict.WEAK,

@@ -94,8 +94,9 @@ class FolderEvidence:
 
         Args:
             run: the run.
-            log: the authority's own log, of which the run's sessions count; None where it is not
-                at hand. It is believed where the folder has none.
+            log: the authority's own log, of which the rows of the run's sessions and those at
+                its models count; None where it is not at hand. It is believed where the folder
+                has none.
 
         Raises:
             RunFolderError: a file is damaged, or there is no log where `log` says.
@@ -103,7 +104,7 @@ class FolderEvidence:
         path = run.path
         sessions = read_environment(path / ENVIRONMENT).sessions
         openings = read_rows(path / OPENINGS, Opening)
-        own: Sequence[Opening] = () if log is None else _own_log(log, sessions)
+        own: Sequence[Opening] = () if log is None else _own_log(log, sessions, openings)
         if not (path / OPENINGS).exists():
             openings = list(own)
         return cls(
@@ -222,12 +223,18 @@ def _told(evidence: FolderEvidence) -> Iterator[Leak]:
         yield Leak(0, key, file, f"in {times} lines, and no run writes it there")
 
 
-def _own_log(log: Path, sessions: Sequence[Mapping[str, Any]]) -> list[Opening]:
-    """Return the rows of the authority's own log that are of these sessions."""
+def _own_log(
+    log: Path, sessions: Sequence[Mapping[str, Any]], folder: Sequence[Opening]
+) -> list[Opening]:
+    """Return the authority's own rows of these sessions, or at models of the folder's rows.
+
+    The folder is the server's: a session that it does not name may be one that it left out.
+    """
     if not log.is_file():
         raise RunFolderError(f"{log}: no log of openings: name the authority's openings.jsonl")
     ids = {session.get("run") for session in sessions}
-    return [row for row in read_rows(log, Opening) if row.run in ids]
+    models = {row.model for row in folder} - {""}
+    return [row for row in read_rows(log, Opening) if row.run in ids or row.model in models]
 
 
 def _foreign(folder: Sequence[Opening], own: Sequence[Opening]) -> Iterator[tuple[Opening, str]]:

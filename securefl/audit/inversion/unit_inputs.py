@@ -173,8 +173,13 @@ def _outputs_slopes(layer: FirstLayer, x_RD: Tensor, y_L: Tensor, _unit_R: Tenso
         found: Tensor = grad(lambda output: loss(output[None], y[None]))(output)
         return found.reshape(-1)[-1]
 
-    found: Tensor = vmap(vmap(slope, in_dims=(None, 0)), in_dims=(0, None))(output_R, y_L)
-    return found
+    # One vmap over all pairs: in one within another, torch's mse_loss gets its sizes wrong.
+    pairs = vmap(slope)(output_R.repeat_interleave(len(y_L), 0), _again(y_L, len(output_R)))
+    return pairs.reshape(len(output_R), len(y_L))
+
+
+def _again(values: Tensor, times: int) -> Tensor:
+    return values.repeat(times, *(1,) * (values.dim() - 1))
 
 
 def _units_slopes(layer: FirstLayer, x_RD: Tensor, y_L: Tensor, unit_R: Tensor) -> Tensor:

@@ -26,8 +26,8 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
         "who lacks the statistics rebuilds samples for certain better than a guess from the label, "
         "and lacking them costs nothing for certain",
         lambda found: (
-            "Sealing the statistics is no protection: who reads a client's gradient rebuilds its "
-            f"{found.noun} without them as well, so seal the model too, or add noise"
+            "Sealing the statistics is no protection: who reads a client's gradient could rebuild "
+            f"its {found.noun} without them as well, so seal the model too, or add noise"
         ),
         do='Set exchange.encrypt = "model".',
     ),
@@ -73,7 +73,7 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
 def if_sealed(found: HiddenStatistics) -> str:
     """Return what sealing the statistics alone would come to, in words."""
     if not found.there:
-        rebuilt = f"Who reads a client's gradient rebuilds its {found.noun}: seal the model"
+        rebuilt = f"Who reads a client's gradient could rebuild its {found.noun}: seal the model"
         guess = f"Nobody rebuilds {found.noun} for certain better than a guess from the label"
         return f"{rebuilt}, or add noise" if found.rebuilt else guess
     return decided(STATISTICS_SEALED, found)[1]
@@ -132,8 +132,8 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
             "samples in a round, or add noise"
         ),
         do=(
-            "Have more clients in a round (exchange.min_clients), more local steps "
-            "(algorithm.local_steps) or larger batches (train.batch_size), or set privacy.level."
+            "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "
+            "or add noise (securefl privacy plan)."
         ),
     ),
     Rule(
@@ -151,13 +151,13 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         "a sum as large as the run's own is beyond these attacks, and from smaller ones samples "
         "are rebuilt",
         lambda found: (
-            f"{_ALL} Its size is all that keeps {found.noun} in it from these attacks, which could "
-            f"not be tried on one of this run ({found.own}): from smaller sums {found.noun} were "
-            f"rebuilt better than a guess from the labels, the largest of {found.smaller[-1]}"
+            f"{_ALL} One of this run ({found.own}) is too large for these attacks, which is no "
+            f"proof: from smaller sums {found.noun} were rebuilt better than a guess from the "
+            f"labels, the largest of {found.smaller[-1]}"
         ),
         do=(
-            "Have more clients in a round (exchange.min_clients), more local steps "
-            "(algorithm.local_steps) or larger batches (train.batch_size), or set privacy.level."
+            "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "
+            "or add noise (securefl privacy plan)."
         ),
     ),
     Rule(

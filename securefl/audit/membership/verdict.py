@@ -110,8 +110,8 @@ RULES: tuple[Rule[Compared], ...] = (
         f"{100 * STRONG_RATE:g} % at 1 % FPR, by the lower end of its interval",
         lambda found: _told("clearly", found.best),
         do=(
-            'Set privacy.level = "record" (securefl privacy plan says what it costs), or train for'
-            " fewer rounds (run.rounds)."
+            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
+            "takes none; fixbn and fedavg do."
         ),
     ),
     Rule(
@@ -120,8 +120,8 @@ RULES: tuple[Rule[Compared], ...] = (
         "an attack is found",
         lambda found: _told("slightly better than by chance", found.best),
         do=(
-            'Set privacy.level = "record" (securefl privacy plan says what it costs), or train for'
-            " fewer rounds (run.rounds)."
+            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
+            "takes none; fixbn and fedavg do."
         ),
     ),
 )

@@ -133,14 +133,20 @@ RULES: tuple[Rule[Traced], ...] = (
         f"the AUC's whole interval is above {PLAIN}: in what the run shows, or with clients' noise "
         "in the difference of two totals",
         _in_words,
-        do='Set privacy.level = "record" with privacy.statistics_sigma.',
+        do=(
+            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
+            "takes none; fixbn and fedavg do."
+        ),
     ),
     Rule(
         Verdict.WEAK,
         lambda found: told_apart(found.auc),
         f"the same is above {NOTICED}",
         _in_words,
-        do='Set privacy.level = "record" with privacy.statistics_sigma.',
+        do=(
+            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
+            "takes none; fixbn and fedavg do."
+        ),
     ),
     Rule(
         Verdict.WEAK,
@@ -154,7 +160,10 @@ RULES: tuple[Rule[Traced], ...] = (
         lambda found: found.two_sums_show,
         f"two totals that differ by one client, without noise, show it with an AUC above {NOTICED}",
         _in_words,
-        do='Set privacy.level = "record" with privacy.statistics_sigma.',
+        do=(
+            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
+            "takes none; fixbn and fedavg do."
+        ),
     ),
     Rule(Verdict.HOLDS, always, "records are not told apart for certain", _in_words),
 )
