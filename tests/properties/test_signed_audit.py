@@ -81,7 +81,9 @@ def test_the_authoritys_own_log_is_held_against_the_folders(sealed, tmp_path):
     """A row too few or too many is a leak; other runs' rows are nobody's business."""
     run, task = read_run(sealed), task_of("fedtan")
     lines = (sealed / OPENINGS).read_text().splitlines()
-    other = json.dumps(json.loads(lines[0]) | {"run": "ab" * 32})
+    first = json.loads(lines[0])
+    other = json.dumps(first | {"run": "ab" * 32, "model": "cd" * 32})
+    unnamed = json.dumps(first | {"run": "ab" * 32})
     own = tmp_path / "own.jsonl"
 
     def leaks(rows):
@@ -92,6 +94,7 @@ def test_the_authoritys_own_log_is_held_against_the_folders(sealed, tmp_path):
         ]
 
     assert leaks([other, *lines, other]) == []
+    assert leaks([*lines, unnamed]) == ["opened, and not in the folder"]
     assert leaks(lines[1:]) == ["not in the authority's own log"]
     more = json.dumps(json.loads(lines[0]) | {"round": 99})
     assert leaks([*lines, more]) == ["opened, and not in the folder"]
@@ -117,17 +120,22 @@ def invoke(*arguments):
 @pytest.mark.usefixtures("audited")
 def test_a_members_signature_is_checked_by_anybody_with_the_bundle(sealed, consortium, tmp_path):
     """Of a client, here; each changed file of report or run makes the check fail, by name."""
-    folder = shutil.copytree(sealed, tmp_path / "run")
+    folder = tmp_path / "run"
+    securefl.run(settings("nothing"), task_of("fedtan"), out=folder)
     words = tmp_path / "words"
     words.write_text(f"of {CLIENTS[0]}")
     signing = ("--sign", consortium.root / CLIENTS[0], "--passphrase-file", words)
     keys = ("--keys", consortium.keys)
     assert "go with --keys" in invoke(folder, "--verify").output
+    foreign = invoke(sealed, *keys, *signing)
+    assert foreign.exit_code != 0
+    assert "under other keys than those of --keys" in foreign.output
     done = invoke(folder, *keys, *signing)
     assert done.exit_code == 0, done.output
     parties = json.loads((folder / "audit.json").read_text())["provenance"]["parties"]
-    assert {p["name"] for p in parties} == {*CLIENTS, SERVER, "Nord"}
-    assert all(len(p["fingerprint"]) == 64 and p["until"] for p in parties)
+    known = {p["name"] for p in parties if len(p["fingerprint"]) == 64 and p["until"]}
+    assert known == {SERVER, "Nord"}
+    assert {p["name"] for p in parties} - known == {f"client-{i}" for i in range(1, 5)}
     assert CLIENTS[0] in (folder / "audit.html").read_text()
     bundle = ("--keys", consortium.bundle("client"), "--verify")
     checked = invoke(folder, *bundle)
