@@ -29,17 +29,22 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "form.",
         "LiRA": "Likelihood ratio attack (Carlini 2022): compares with models trained with and "
         "without a record.",
+        "PLD": "Privacy loss distribution: the accountant that adds up ε over rounds.",
         "PSNR": "Likeness of a rebuilt picture to the original, in dB.",
         "RMIA": "Robust membership inference attack (Zarifzadeh 2024): compares a record with "
         "others.",
         "sealed": "Encrypted by its sender, so that the server adds it up and cannot read it.",
         "shadow model": "A model that the attacker trains itself, to see how training shows.",
-        "total": "Sum over the clients: the only thing that is decrypted.",
+        "ROC": "Curve of an attack's TPR against its FPR.",
+        "σ": "Standard deviation: of a column of readings, in which errors of rebuilt rows are, or "
+        "of noise.",
+        "SSIM": "Structural similarity of two pictures: 1 where they are the same.",
+        "total": "Sum over the clients, which is decrypted; of single clients only scores are.",
         "TPR": "True positive rate: share of training records that an attack recognises.",
     }
 )
 """Meaning by word."""
-_PLURALS = {"batch": "(es)?", "canary": "|canaries", "BN": "", "AUC": "", "ε": "", "δ": ""}
+_PLURALS = {"batch": "(es)?", "canary": "|canaries", "BN": "", "AUC": "", "ε": "", "δ": "", "σ": ""}
 
 
 def used(texts: Iterable[str]) -> dict[str, str]:

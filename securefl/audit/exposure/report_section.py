@@ -23,6 +23,11 @@ _NOT_SEEN_OUTSIDE = (
     "An outside reader breaks no TLS. Within one process (a simulation) nothing is on a wire, and "
     "the ledger says what would be."
 )
+_LYING = (
+    "The run is played again with a server that keeps to the protocol. One that shows clients "
+    "models of its own making could read more: what, and what clients find out, stands in "
+    "SECURITY.md."
+)
 _CARDS = (
     "A client's cards hold the secret that the keys of its messages follow from. The server passes "
     "them on and learns nothing from them; the authority, or enough officers, can make all keys of "
@@ -57,6 +62,7 @@ def exposure_section(
         notes=(
             *_stopped(inspected),
             _inspected(inspected),
+            _LYING,
             *([_CARDS] if any(entry.kind is Kind.CARDS for entry in ledger) else []),
             _NOT_SEEN_OUTSIDE,
             _NOT_LOOKED_FOR,
