@@ -30,9 +30,9 @@ class Incident:
     reason: str
     diverged: bool = False
     """True where the client's own values cannot be sent, as they could not in a simulation."""
-    at: str = field(default_factory=utc_now, compare=False)
+    at: str = field(default_factory=utc_now, compare=False, repr=False)
     """Time, UTC."""
-    run: str = field(default="", compare=False)
+    run: str = field(default="", compare=False, repr=False)
     """Id of the session in which it was written; empty before that."""
 
 

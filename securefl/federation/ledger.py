@@ -32,9 +32,9 @@ class Entry:
     n_values: int
     bytes: int
     """Length of the whole message in bytes, header and signature included."""
-    at: str = field(default_factory=utc_now, compare=False)
+    at: str = field(default_factory=utc_now, compare=False, repr=False)
     """Time, UTC."""
-    run: str = field(default="", compare=False)
+    run: str = field(default="", compare=False, repr=False)
     """Id of the session in which it was written; empty before that."""
 
 

@@ -32,7 +32,7 @@ class Opening:
     model: str = ""
     """Digest of the model that the round began with; empty for scores of profiles, and in a log of
     an older release."""
-    at: str = field(default_factory=utc_now, compare=False)
+    at: str = field(default_factory=utc_now, compare=False, repr=False)
     """Time, UTC."""
 
     @classmethod

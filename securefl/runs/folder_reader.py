@@ -88,7 +88,7 @@ class RoundMetrics:
     """Scores by client, where each has a model or test data of its own; `score` is their mean."""
     pooled: Pooled | None = None
     """Score over all clients' samples, where each has a model or test data of its own."""
-    at: str = field(default_factory=utc_now, compare=False)
+    at: str = field(default_factory=utc_now, compare=False, repr=False)
     """Time of the round's end, UTC."""
 
     @property
