@@ -187,12 +187,12 @@ PREPARED = {
     ),
     "in the clear against the settings": (
         in_the_clear_against_the_settings,
-        {EXPOSURE: ("leaks", r".* not as the settings promise\. .*update/parameters.*plaintext.*")},
+        {EXPOSURE: ("leaks", r".* not as the settings promise: .*update/parameters.*plaintext.*")},
     ),
     "fewer clients than the rule": (
         changed(of_two),
         {
-            EXPOSURE: ("leaks", r".* not as the settings promise\. .*"),
+            EXPOSURE: ("leaks", r".* not as the settings promise: .*"),
             ENCRYPTION: (
                 "leaks",
                 "A total of 2 clients was decrypted, and the rule is 3 at least.",
@@ -202,11 +202,11 @@ PREPARED = {
     "opened again": (
         changed(lambda rows: [*rows, rows[0]]),
         {
-            EXPOSURE: ("leaks", r".* not as the settings promise\. .*opened.*"),
+            EXPOSURE: ("leaks", r".* not as the settings promise: .*opened.*"),
             ENCRYPTION: (
                 "leaks",
                 (
-                    "1 totals or scores were opened for a session, round and name that had one "
+                    "1 times a total or a score was opened for a session, round and name that had one "
                     "already: the difference of two totals shows the clients that are in one of "
                     "them alone, and a second score is a second number of a client's profile."
                 ),
@@ -215,7 +215,12 @@ PREPARED = {
     ),
     "opened, and not in the folder": (
         opened_elsewhere,
-        {EXPOSURE: ("leaks", r"1 messages .*update/other, .*: opened, and not in the folder\.")},
+        {
+            EXPOSURE: (
+                "leaks",
+                r"Messages .*: 1\. .*update/other, .*: opened, and not in the folder\.",
+            )
+        },
     ),
     "no log of openings": (
         without_a_log,

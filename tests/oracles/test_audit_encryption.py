@@ -188,7 +188,7 @@ def test_a_total_that_was_opened_again_in_its_session_is_found():
     assert answered_again([few, more]) == 2
     section = encryption_section(evidence([of(), of(signers=FIVE[:4])]), 0)
     assert section.verdict is Verdict.LEAKS
-    assert "1 totals or scores were opened for a session, round and name" in section.words
+    assert "1 times a total or a score was opened for a session, round and name" in section.words
 
 
 def test_groups_that_differ_by_one_client_are_found():
@@ -324,7 +324,7 @@ def test_refused_openings_are_shown_in_red():
     """In the graph, in the table of names, and with their reasons."""
     rows = [opening(), opening(number=2, signers=FIVE[:2], refused="round 2, '1/mean': too few")]
     section = encryption_section(evidence(rows), 0)
-    assert "1 requests were refused" in section.words
+    assert "Requests refused: 1." in section.words
     assert 'fill="#b00020">1 refused' in section.pictures[0].svg
     assert section.tables[0].alarming == {0}
     assert section.tables[-1].rows == [("too few", "1")]

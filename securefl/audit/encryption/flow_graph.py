@@ -56,7 +56,9 @@ class Flow:
         ]
         if self.opener:
             done = _joined(_opened(self))
-            said.append(f"and the {self.opener} {done}, and {self.refused:,} requests were refused")
+            said.append(
+                f"and the {self.opener} {done}, and requests were refused: {self.refused:,}"
+            )
         return " ".join(said) + "."
 
 

@@ -81,7 +81,7 @@ def _decrypted_in_all(found: Encrypted) -> str:
     if scored := sum(row.n_values for row in found.opened if row.of_single_clients):
         done.append(f"{scored:,} scores of profiles, each of one client")
     refused = sum(row.refused for row in found.opened)
-    asked = f" {refused:,} requests were refused." if refused else ""
+    asked = f" Requests refused: {refused:,}." if refused else ""
     what = ", and ".join(done) or "nothing"
     clear = f" Not encrypted, and read by the server of each client: {found.read}."
     return f"Decrypted by the {found.evidence.opener}: {what}.{asked}{clear if found.read else ''}"
@@ -121,8 +121,8 @@ RULES: tuple[Rule[Encrypted], ...] = (
         lambda found: found.again > 0,
         "a total, or a client's score, was opened again",
         lambda found: (
-            f"{found.again} totals or scores were opened for a session, round and name that had "
-            "one already: the difference of two totals shows the clients that are in one of them "
+            f"{found.again} times a total or a score was opened for a session, round and name that "
+            "had one already: the difference of two totals shows the clients that are in one of them "
             "alone, and a second score is a second number of a client's profile."
         ),
         do="Ask the authority's operator for its own log, and audit with --openings.",

@@ -51,7 +51,7 @@ class Exposed:
 def _first_leak(found: Exposed) -> str:
     first = found.leaks[0]
     return (
-        f"{len(found.leaks)} messages or files are not as the settings promise. The first: round "
+        f"Messages or files are not as the settings promise: {len(found.leaks)}. The first: round "
         f"{first.round}, {first.what}, {first.who}: {first.why}."
     )
 
