@@ -122,8 +122,8 @@ RULES: tuple[Rule[Encrypted], ...] = (
         "a total, or a client's score, was opened again",
         lambda found: (
             f"{found.again} times a total or a score was opened for a session, round and name that "
-            "had one already: the difference of two totals shows the clients that are in one of them "
-            "alone, and a second score is a second number of a client's profile."
+            "had one already: the difference of two totals shows the clients that are in one of "
+            "them alone, and a second score is a second number of a client's profile."
         ),
         do="Ask the authority's operator for its own log, and audit with --openings.",
     ),
