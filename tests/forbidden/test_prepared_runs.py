@@ -207,8 +207,8 @@ PREPARED = {
                 "leaks",
                 (
                     "1 times a total or a score was opened for a session, round and name that had "
-                    "one already: the difference of two totals shows the clients that are in one of "
-                    "them alone, and a second score is a second number of a client's profile."
+                    "one already: the difference of two totals shows the clients that are in one "
+                    "of them alone, and a second score is a second number of a client's profile."
                 ),
             ),
         },
