@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from test_resume import lines, without_time
 
 import securefl
 
@@ -19,7 +20,6 @@ SETTINGS = (
     "train.momentum_across_rounds=local",
     "exchange.encrypt=none",
 )
-TO_SERVER = '"receiver": "server"'
 SOLVERS = ["sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg", "agc", "ditto"]
 SERVERS = ["momentum", "fedadam", "fedadagrad", "fedyogi", "fednova"]
 
@@ -66,7 +66,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(tmp_path, tiny_t
     for name in ("model.safetensors", "checkpoint.safetensors"):
         assert (whole / name).read_bytes() == (halves / name).read_bytes()
     uploads = [
-        [x for x in (folder / "ledger.jsonl").read_text().splitlines() if TO_SERVER in x]
+        [row for row in without_time(lines(folder / "ledger.jsonl")) if row["receiver"] == "server"]
         for folder in (whole, halves)
     ]
     assert uploads[0] == uploads[1] != []
