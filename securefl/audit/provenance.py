@@ -20,9 +20,7 @@ from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 from securefl.runs.folder_reader import (
     ENVIRONMENT,
-    OPENINGS,
     RunRecord,
-    read_rows,
     read_soundly,
 )
 from securefl.runs.session import PACKAGES, read_environment
@@ -137,7 +135,7 @@ class Provenance:
             began=str(next((s["began"] for s in sessions if "began" in s), "")),
             ended=run.metrics[-1].at,
             sessions=sessions,
-            parties=tuple(_parties(run, by)),
+            parties=tuple(_parties(run, by, openings)),
             keys=tuple(_uses(openings)),
             settings=_settings(run, shipped=shipped),
             data={
@@ -276,15 +274,14 @@ def _settings(run: RunRecord, *, shipped: bool) -> Mapping[str, Any]:
     return tables
 
 
-def _parties(run: RunRecord, by: Auditor) -> Iterator[Party]:
+def _parties(run: RunRecord, by: Auditor, openings: Sequence[Opening]) -> Iterator[Party]:
     """Yield the parties that the ledger names, with the certificates of members of these names.
 
     Raises:
         ConfigError: the members are another consortium's than the run's.
     """
-    used = {entry.key_id for entry in read_rows(run.path / OPENINGS, Opening)}
-    epochs = {entry.epoch for entry in read_rows(run.path / OPENINGS, Opening)}
-    if by.key_id and used and by.key_id not in used and by.epoch <= max(epochs):
+    used = {row.key_id: row.epoch for row in openings}
+    if by.key_id and used and by.key_id not in used and by.epoch <= max(used.values()):
         raise ConfigError(
             f"{run.path}: its totals were opened under other keys than those of --keys: give the "
             "folder or the bundle of the run's own consortium"
