@@ -28,7 +28,6 @@ from securefl.runs.task_record import DataRecord, TaskRecord, task_record
 from securefl.task import Task, client_names
 
 NOBODY = "nobody has signed this report"
-_CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +228,8 @@ def digests(folder: Path, report: frozenset[str] = AUDITS) -> Iterator[tuple[str
 
 def digest_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hex; RunFolderError where it cannot be read."""
-    digest = hashlib.sha256()
     with read_soundly(path), path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def differences(folder: Path, findings: bytes, report: frozenset[str] = AUDITS) -> list[str]:

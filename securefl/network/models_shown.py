@@ -18,9 +18,10 @@ from pydantic import Field, TypeAdapter
 
 from securefl.errors import ModelRefused, PeerError, RunFolderError, SignatureRefused
 from securefl.federation.lineage import Shown, Statement, beginning, contradict, extended
-from securefl.io.files import make_folder, read_bounded, write_whole
+from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 from securefl.network.frames import Link
+from securefl.network.store import write_own
 
 FOLDER = "models-shown"
 _MAX_BYTES = 2**13
@@ -142,7 +143,7 @@ class ModelsShown:
             raise PeerError(f"{server.name}: has not signed the models that it shows") from None
         if known and reached.get(known.round) != known.lineage:
             raise self._other(said, shown)
-        self._write(self.path, _SAID.dump_json(said))
+        write_own(self.path, _SAID.dump_json(said), self.path)
         self._last = said
         return past
 
@@ -152,7 +153,7 @@ class ModelsShown:
         if known is None:
             raise RuntimeError("nothing that could be contradicted")
         found = Contradiction(known, then, shown)
-        self._write(self.evidence, CONTRADICTION.dump_json(found))
+        write_own(self.evidence, CONTRADICTION.dump_json(found), self.evidence)
         number, before = then.statement.round, known.statement.round
         what = (
             f"goes back to round {number}, and this client was in round {before}"
@@ -165,13 +166,3 @@ class ModelsShown:
             f"client takes no part. {self.evidence} has what the server has signed: show it to the "
             f"others. If all of you know why, remove {self.path}"
         )
-
-    def _write(self, path: Path, content: bytes) -> None:
-        try:
-            make_folder(path.parent, mode=0o700)
-            write_whole(path, content, mode=0o600)
-        except OSError as error:
-            raise RunFolderError(
-                f"{path}: cannot be written ({error.strerror or error}): free some space, then "
-                "start this client again with the same command"
-            ) from error

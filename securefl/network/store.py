@@ -145,11 +145,16 @@ class FileStore:
             ) from error
 
     def _write(self, path: Path, content: bytes) -> None:
-        try:
-            make_folder(path.parent, mode=0o700)
-            write_whole(path, content, mode=0o600)
-        except OSError as error:
-            raise RunFolderError(
-                f"{self.path}: cannot be written ({error.strerror or error}): free some space, "
-                "then start this client again with the same command"
-            ) from error
+        write_own(path, content, self.path)
+
+
+def write_own(path: Path, content: bytes, named: Path) -> None:
+    """Write a client's own file; raises RunFolderError, which names `named`."""
+    try:
+        make_folder(path.parent, mode=0o700)
+        write_whole(path, content, mode=0o600)
+    except OSError as error:
+        raise RunFolderError(
+            f"{named}: cannot be written ({error.strerror or error}): free some space, then start "
+            "this client again with the same command"
+        ) from error
