@@ -13,9 +13,8 @@ from pydantic import TypeAdapter
 from securefl.audit.findings import AUDITS, MAX_BYTES, FindingsTable
 from securefl.data.samples import ClientData, samples
 from securefl.errors import ConfigError, RunFolderError
-from securefl.federation.ledger import AUTHORITY, SERVER
+from securefl.federation.ledger import AUTHORITY, SERVER, utc_now
 from securefl.federation.opening import Opening
-from securefl.io.clock import utc_now
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 from securefl.runs.folder_reader import (

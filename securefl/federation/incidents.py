@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from securefl.errors import Diverged, TooFewContributions
-from securefl.io.clock import utc_now
+from securefl.federation.ledger import utc_now
 
 BOOKKEEPING_BYTES = 16
 """Length in bytes of a broadcast total's weight and number of clients."""

@@ -1,11 +1,11 @@
 """Ledger of all messages, one entry each, and traffic as the papers count it."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from securefl.io.clock import utc_now
 from securefl.types import Kind, NamedTensors
 
 SERVER = "server"
@@ -14,6 +14,11 @@ PAPER_VALUE_BYTES = 4
 MEBIBYTE = 2**20
 
 Form = Literal["plaintext", "ciphertext"]
+
+
+def utc_now() -> str:
+    """Return the time, UTC, to the second: `2026-11-26T08:15:30Z`."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 @dataclass(frozen=True, slots=True)

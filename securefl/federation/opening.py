@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from securefl.errors import MessageRefused, OpeningRefused
+from securefl.federation.ledger import utc_now
 from securefl.federation.message import Expected
-from securefl.io.clock import utc_now
 
 Result = TypeVar("Result")
 

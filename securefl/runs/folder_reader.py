@@ -12,10 +12,9 @@ from pydantic import Field, TypeAdapter
 from securefl.errors import RunFolderError
 from securefl.exchange.card_keys import MOST_OFFICERS
 from securefl.federation.incidents import Incident
-from securefl.federation.ledger import Entry
+from securefl.federation.ledger import Entry, utc_now
 from securefl.federation.lineage import Shown
 from securefl.federation.opening import Opening
-from securefl.io.clock import utc_now
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.json import parsed
 from securefl.metrics.by_name import ACCURACY as ACCURACY_METRIC

@@ -13,8 +13,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from securefl.errors import RunFolderError
+from securefl.federation.ledger import utc_now
 from securefl.federation.left_out import List
-from securefl.io.clock import utc_now
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 from securefl.runs.folder_reader import read_soundly

@@ -18,8 +18,8 @@ from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.provenance import Auditor, Provenance, differences
 from securefl.build.training import precision_of
 from securefl.errors import RunFolderError
+from securefl.federation.ledger import utc_now
 from securefl.federation.opening import Opening
-from securefl.io.clock import utc_now
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
 from securefl_cli.main import main
 
