@@ -24,7 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from refused_settings import WRONG  # type: ignore[import-not-found]
 
 LIBRARY = (
-    "import sys; from securefl.settings.load import load_config; load_config(None, sys.argv[1:])"
+    "import sys; from securefl.settings.data_set import require_run; "
+    "from securefl.settings.load import load_config; "
+    "require_run(load_config(None, sys.argv[1:]))"
 )
 ASKED_S = 0.5
 

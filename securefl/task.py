@@ -26,7 +26,8 @@ from securefl.losses.kinds import loss_name, takes_floats, takes_survival
 from securefl.metrics.chosen import Measure, chosen_metric
 from securefl.models.build import build_model
 from securefl.settings.choice import Choice
-from securefl.settings.clashes import reads_public, require_data_set
+from securefl.settings.clashes import reads_public
+from securefl.settings.data_set import numbered, require_data_set
 from securefl.settings.tables import Config
 from securefl.trial import labelled, require_plain, tried
 
@@ -118,7 +119,7 @@ class Task:
             names, clients = _names(clients), list(clients.values())
         if isinstance(client_tests, Mapping):
             client_tests = _in_order(client_tests, names)
-        owners = names if len(names) == len(clients) else _numbered(len(clients))
+        owners = names if len(names) == len(clients) else numbered(len(clients))
         tests = [f"the test data of {owner}" for owner in owners]
         values = {
             "model": model,
@@ -178,10 +179,6 @@ def _require_several(name: str, given: object) -> None:
             f"{name} is {type(given).__name__}; give one (x, y) for each client, in a list, or in "
             "a dict by name"
         )
-
-
-def _numbered(n: int) -> tuple[str, ...]:
-    return tuple(f"client-{i}" for i in range(1, n + 1))
 
 
 def _names(clients: Mapping[str, Given]) -> tuple[str, ...]:
@@ -312,7 +309,7 @@ def client_data(config: Config, task: Task) -> tuple[dict[str, Samples], int]:
     names = client_names(config, task)
     if is_centralised(config, task):
         batch_size *= len(clients)
-        names, clients = _numbered(1), [_union(clients)]
+        names, clients = numbered(1), [_union(clients)]
     data = {name: samples(of, name) for name, of in zip(names, clients, strict=True)}
     if task.algorithm is None:  # what that one does with samples, it alone knows
         data = labelled(data, tried(task.model, task.loss, data), task.loss)
@@ -333,7 +330,7 @@ def client_names(config: Config, task: Task) -> tuple[str, ...]:
     n = len(task.clients)
     names = tuple(task.names) or config.data.names
     if not names:
-        return _numbered(n)
+        return numbered(n)
     if config.data.names and config.data.names != names:
         raise ConfigError(
             "the task and data.names name other clients: leave one of them out, or name the same "

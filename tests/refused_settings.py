@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
+HERE = Path(__file__).parent
 RECORD = (
     "privacy.level=record",
     "privacy.records=100",
@@ -88,12 +90,12 @@ WRONG = {
         ("train.weight_decay=inf",), "train.weight_decay = inf", "input should be a finite number"
     ),
     "no name for a folder": Wrong(
-        ("run.name=a/b",), "run.name = 'a/b'", "string should match pattern '^[\\w.+-]{1,80}$'"
+        ("run.name=a/b",), "run.name = 'a/b'", "must be 1 to 80 letters, digits, and any of . _ + -"
     ),
     "no device": Wrong(
         ("run.device=gpu",),
         "run.device = 'gpu'",
-        "string should match pattern '^(cpu|cuda(:\\d{1,3})?)$'",
+        "must be cpu, cuda, or cuda:1 and so on",
     ),
     "a part of encrypt": Wrong(
         ("exchange.encrypt=models",),
@@ -165,8 +167,8 @@ WRONG = {
             *DOMAINS,
             "data.feature_noise=0.1",
         ),
-        "data.feature_noise = 0.1",
-        'the domains of "folders" are its feature skew',
+        'data.feature_noise = 0.1 with data.dataset = "folders"',
+        "its domains are its feature skew",
         "set data.feature_noise = 0.0",
     ),
     "quality of domains": Wrong(
@@ -174,17 +176,17 @@ WRONG = {
             *DOMAINS,
             "data.quality={blurred=0.1}",
         ),
-        "data.quality",
-        'the clients of "folders" are its domains, whose samples stay',
-        "leave it out, or take a data set that a partition deals",
+        'data.quality = {blurred = 0.1} with data.dataset = "folders"',
+        "its clients are its domains, whose samples stay",
+        "leave data.quality out, or take a data set that a partition deals",
     ),
     "corruptions of domains": Wrong(
         (
             *DOMAINS,
             'data.corruptions=["fog"]',
         ),
-        "data.corruptions",
-        'the clients of "folders" are its domains',
+        "data.corruptions = ['fog'] with data.dataset = \"folders\"",
+        "its clients are its domains",
         "leave data.corruptions out",
     ),
     "patches of digits": Wrong(
@@ -241,8 +243,8 @@ WRONG = {
             *READINGS,
             'data.corruptions=["fog"]',
         ),
-        "data.corruptions",
-        'are of images, and "gas-turbine" has readings',
+        "data.corruptions = ['fog'] with data.dataset = \"gas-turbine\"",
+        "corruptions are of images, and these are readings",
         "leave them out, or set data.feature_noise or data.quality",
     ),
     "blurred readings": Wrong(
@@ -259,14 +261,14 @@ WRONG = {
             "data.dataset=gas-turbine",
             "data.root=gas",
         ),
-        'data.partition = "classes:2"',
-        'the targets of "gas-turbine" are numbers and have no class to be',
+        'data.partition = "classes:2" with data.dataset = "gas-turbine"',
+        "its targets are numbers and have no class to be dealt by",
         'set "iid", or "sizes:0.2" for clients of unequal size',
     ),
     "devices in part": Wrong(
         ("devices.clock_ghz=1.0",),
-        "devices",
-        "bandwidth_mhz, snr_db, bits_per_sample, cycles_per_bit missing;",
+        "devices.clock_ghz = 1.0",
+        "bandwidth_mhz, snr_db, bits_per_sample, cycles_per_bit are missing;",
         "gasturbine, emnist, cifar10",
     ),
     "deadline without devices": Wrong(
@@ -361,7 +363,8 @@ WRONG = {
             "samples.shape=[3]",
             "samples.most=10",
         ),
-        "samples.columns names the columns of tables, samples.shape is of",
+        "samples.columns = ['x'] with samples.shape = [3]",
+        "columns are of tables, a shape is of arrays and pictures",
         "give one of the two",
     ),
     "events and classes": Wrong(
@@ -968,6 +971,132 @@ WRONG = {
         'privacy.level = "client" with server.name = "fednova"',
         "the server divides by the clients' steps, which would have noise",
         'take server.name = "average"',
+    ),
+    "a folder of data that is not there": Wrong(
+        ("data.dataset=mnist", "data.root=nowhere"),
+        'data.root = "nowhere"',
+        "there is no such folder here",
+        "make it, with train-images-idx3-ubyte.gz",
+    ),
+    "no such domain": Wrong(
+        ("data.dataset=heart", "data.leave_out=paris"),
+        'data.leave_out = "paris"',
+        "must be one of cleveland, hungary, switzerland, long-beach",
+    ),
+    "no such folder of a domain": Wrong(
+        ("data.dataset=folders", f"data.root={HERE}", "data.leave_out=paris", "model.name=cnn"),
+        'data.leave_out = "paris"',
+        "must be one of ",
+        "oracles, properties",
+    ),
+    "all domains left out": Wrong(
+        (
+            "data.dataset=cifar10-c",
+            "data.root=c",
+            'data.corruptions=["fog","snow"]',
+            "data.leave_out=weather",
+        ),
+        'data.leave_out = "weather"',
+        "leaves nobody to train",
+        "have other domains too",
+    ),
+    "no file of a data set": Wrong(
+        ("data.dataset=cifar10-c", "data.root=c", 'data.corruptions=["rain"]'),
+        'data.corruptions: "rain"',
+        "must be one of gaussian_noise",
+        "elastic_transform",
+    ),
+    "pixels of no pictures": Wrong(
+        ("data.side=64",), "data.side = 64", 'goes with data.dataset = "folders"', "leave it out"
+    ),
+    "severity of nothing": Wrong(
+        ("data.severity=5",),
+        "data.severity = 5",
+        "there is no corruption",
+        "set data.corruptions, or leave data.severity out",
+    ),
+    "a name twice": Wrong(
+        ('data.names=["a","b","a"]',), "data.names: 'a'", "twice", "name each once"
+    ),
+    "too few clients for encryption": Wrong(
+        ("data.clients=2",),
+        "data.clients = 2",
+        "the authority opens totals of at least exchange.min_clients = 3",
+        "have more clients",
+    ),
+    "too few domains for encryption": Wrong(
+        ("data.dataset=digits-by-source", f"data.root={HERE}", "data.leave_out=mnist"),
+        'data.dataset = "digits-by-source" of 2 clients that train',
+        "the authority opens totals of at least exchange.min_clients = 3",
+        "have more clients",
+    ),
+    "too few selected": Wrong(
+        ("algorithm.name=fedavg", "selection.name=random"),
+        "selection.fraction = 0.2 of 5 clients are 1 in a round",
+        "the authority opens totals of at least exchange.min_clients = 3",
+        "select more of them",
+    ),
+    "a client that there is none of": Wrong(
+        (
+            "algorithm.name=fedavg",
+            "selection.name=fedprof",
+            "selection.fraction=1.0",
+            "selection.alpha_by_client={eve = 2.0}",
+        ),
+        "selection.alpha_by_client names eve",
+        "the clients are client-1 to client-5",
+        "name some of these",
+    ),
+    "delta": Wrong(
+        (*RECORD, "algorithm.name=fixbn", "privacy.delta=0.01"),
+        "privacy.delta = 0.01 with 100 records of each of 5 clients",
+        "must be below 1 / 500",
+    ),
+    "releases": Wrong(
+        (*RECORD, "algorithm.name=fixbn", "privacy.releases=9", "run.rounds=10"),
+        "privacy.releases = 9: up to algorithm.switch, round 5",
+        "there are 6 rounds that could begin with one",
+        "have fewer releases, or a later switch",
+    ),
+    "groups that do not divide": Wrong(
+        ("algorithm.name=fedavg", "model.name=cnn", "model.norm=group", "model.groups=3"),
+        'model.groups = 3 with model.norm = "group"',
+        "must divide the 16 channels of the cnn's model.width",
+        "take a divisor of 16, or model.width = 18",
+    ),
+    "a group of one value": Wrong(
+        ("algorithm.name=fedavg", "model.norm=instance"),
+        'model.norm = "instance" with model.name = "mlp"',
+        "one value alone normalises to zero",
+        'set model.norm = "batch"',
+    ),
+    "a batch of one": Wrong(
+        ("algorithm.name=fedavg", "fnr.name=matched", "fnr.batch_size=1"),
+        "fnr.batch_size = 1",
+        "input should be greater than or equal to 2",
+    ),
+    "bfloat16 of doubles": Wrong(
+        ("train.precision=bfloat16", "model.dtype=float64"),
+        'train.precision = "bfloat16" with model.dtype = "float64"',
+        "autocast leaves doubles as they are",
+        'set model.dtype = "float32"',
+    ),
+    "statistics of a model without": Wrong(
+        ("algorithm.name=fedavg", "model.norm=layer", "exchange.encrypt=statistics"),
+        'exchange.encrypt = "statistics" with model.norm = "layer"',
+        "a model without batch normalisation has none to send",
+        'set exchange.encrypt = "none", or "model"',
+    ),
+    "neither of two kinds": Wrong(
+        ("algorithm.name=fixbn", "algorithm.switch=1.5"),
+        "algorithm.switch = 1.5",
+        "input should be less than 1, or a valid integer, or 'window'",
+    ),
+    "truth for a number": Wrong(
+        ("sites.wait_s=true",), "sites.wait_s = True", "input should be a valid number"
+    ),
+    "no table": Wrong(
+        ("data.quality=[]",), "data.quality = []", "input should be a table, such as {name = value}"
     ),
 }
 FILES = {

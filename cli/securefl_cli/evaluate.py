@@ -17,7 +17,7 @@ from rich.text import Text
 
 from securefl.io.text import printable
 from securefl.metrics.by_name import METRICS, listed
-from securefl.settings.clashes import require_data_set
+from securefl.settings.data_set import require_data_set
 from securefl.settings.load import load_config
 from securefl_cli.own_data import Own, allowed_model_option, sites_option
 from securefl_cli.progress import progress_bar

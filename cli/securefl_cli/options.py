@@ -2,11 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from securefl.errors import ConfigError
 from securefl.settings.axes import SELECTORS
-from securefl.settings.choice import Axis
 
 KEYS = {
     "dataset": "data.dataset",
@@ -42,11 +40,6 @@ TABLES = {
 LISTS = {"corruptions"}
 TEXTS = {"layer"}
 """Keys of `--select` whose value may look like a number."""
-
-
-def listed(axis: Axis[Any]) -> str:
-    """Return the names of an axis as `--help` lists them, those of other packages last."""
-    return ", ".join([*axis.names(), *axis.installed()])
 
 
 def settings_of(options: Mapping[str, str | float | None]) -> list[str]:

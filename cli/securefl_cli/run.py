@@ -14,11 +14,11 @@ import click
 from securefl.data.catalogue import DATA_SETS, names_by_domain
 from securefl.errors import ConfigError, KeyFileError, RunFolderError
 from securefl.settings.axes import NORMALISATIONS, REFINEMENTS, SELECTORS, SERVERS, SOLVERS
-from securefl.settings.clashes import require_data_set
+from securefl.settings.data_set import require_run
 from securefl.settings.load import load_config
 from securefl_cli.compare import print_runs
 from securefl_cli.connection import ended_by_sigterm
-from securefl_cli.options import listed, settings_of
+from securefl_cli.options import settings_of
 from securefl_cli.own_data import Own, sites_option
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import progress_bar, say_engine, say_rate
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
 @click.option("--leave-out", help="noise, fog, a folder: clients that do not train.")
 @click.option(
     "--algorithm",
-    help=f"{listed(NORMALISATIONS)}, or MODULE:CLASS of your own",
+    help=f"{', '.join(NORMALISATIONS.names())}, or MODULE:CLASS of your own",
 )
-@click.option("--solver", help=f"{listed(SOLVERS)}, or MODULE:CLASS of your own")
-@click.option("--server", help=f"{listed(SERVERS)}, or MODULE:CLASS of your own")
-@click.option("--fnr", help=listed(REFINEMENTS))
+@click.option("--solver", help=f"{', '.join(SOLVERS.names())}, or MODULE:CLASS of your own")
+@click.option("--server", help=f"{', '.join(SERVERS.names())}, or MODULE:CLASS of your own")
+@click.option("--fnr", help=", ".join(REFINEMENTS.names()))
 @click.option("--model", help="mlp, cnn, resnet20, alexnet or unet; MODULE:FUNCTION with --site")
 @click.option("--norm", help="batch, group, layer, instance, group-ws, scaled-ws or fixup")
 @click.option(
@@ -85,8 +85,8 @@ if TYPE_CHECKING:
 @click.option(
     "--select",
     metavar="NAME[:KEY=VALUE,...]",
-    help=f"{listed(SELECTORS)}, or MODULE:CLASS of your own, with other keys of [selection]: "
-    "fedprof:alpha=10,fraction=0.1",
+    help=f"{', '.join(SELECTORS.names())}, or MODULE:CLASS of your own, with other keys of "
+    "[selection]: fedprof:alpha=10,fraction=0.1",
 )
 @click.option(
     "--privacy",
@@ -236,7 +236,7 @@ def _start(
     config = load_config(config_file, settings)
     if config_file:
         _require_shipped(config_file)
-    require_data_set(config)
+    require_run(config)
     from securefl import run as run_rounds
 
     task, keys = own.task(config), _keys(config, secrets)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.settings.axes import FnrChoice
-from securefl.settings.table import Count, NotNegative, Share
+from securefl.settings.table import BatchSize, Count, NotNegative, Share
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +48,7 @@ class OnPublicSamples(FnrChoice):
 
     epochs: Count = 5
     """E_re, passes over the public samples."""
-    batch_size: Count = 32
+    batch_size: BatchSize = 32
     """Public samples in a batch."""
 
 

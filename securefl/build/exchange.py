@@ -9,7 +9,6 @@ from securefl.errors import ConfigError
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.federation.message import SCORE_MEAN
-from securefl.settings.axes import DrawnSelector
 from securefl.settings.tables import Config, Encrypt
 from securefl.types import Kind
 
@@ -78,9 +77,9 @@ def least_clients(config: Config) -> int:
     return config.exchange.min_clients if config.exchange.seals_sums else 1
 
 
-def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clients: int) -> None:
-    """Raise ConfigError where nothing would be encrypted, or no total could be opened."""
-    exchange, least = config.exchange, config.exchange.min_clients
+def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module) -> None:
+    """Raise ConfigError where nothing would be encrypted."""
+    exchange = config.exchange
     if Encrypt.STATISTICS in exchange.encrypt and Encrypt.MODEL not in exchange.encrypt:
         plan = algorithm.plan(algorithm.init(model), model)
         if not SEALED[Encrypt.STATISTICS] & {spec.kind for spec in (*plan.sums, *plan.update)}:
@@ -89,11 +88,3 @@ def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clien
                 "come from privacy.warm_up) has none to send: nothing would be encrypted; set "
                 'exchange.encrypt = "none", or "model"'
             )
-    n, found = config.selection.n_selected(n_clients), f"{n_clients} clients"
-    if isinstance(config.selection, DrawnSelector):
-        found = f"selection.fraction = {config.selection.fraction} of {found} are {n} in a round"
-    if exchange.seals_sums and n < least:
-        raise ConfigError(
-            f"{found}: the authority opens totals of at least exchange.min_clients = {least}; "
-            'have more clients, or select more of them, or set exchange.encrypt = "none"'
-        )

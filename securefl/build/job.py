@@ -9,7 +9,7 @@ from securefl.algorithms.algorithm import Algorithm
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.build.exchange import check_sealed, least_clients, sealed_kinds
 from securefl.build.fnr import check_refinement, expected_public, fewest_clients, refined
-from securefl.build.privacy import check_delta, spending, warmed_up
+from securefl.build.privacy import spending, warmed_up
 from securefl.build.training import (
     check_precision,
     chosen_algorithm,
@@ -30,6 +30,7 @@ from securefl.privacy.clipping import clipping_of
 from securefl.privacy.independence_check import require_independent
 from securefl.privacy.odometer import Spending
 from securefl.settings.axes import REFINEMENTS
+from securefl.settings.data_set import require_enough
 from securefl.settings.tables import Config
 from securefl.task import (
     Task,
@@ -140,10 +141,11 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
     weights = client_weights(config, sizes, batch_size)
     algorithm = _algorithm(_part_of(config, task, here), task, training, len(data))
     check_precision(config, task.model)
-    check_delta(config, len(task.clients))
+    config.privacy.require_clients(len(task.clients))
     _require_independent_records(config, task, data)
     check_refinement(config, task, algorithm, data, local)
-    check_sealed(config, algorithm, task.model, len(data))
+    check_sealed(config, algorithm, task.model)
+    require_enough(config, len(data))
     needed = max(fewest_clients(config, algorithm), config.privacy.fewest_shares(config, len(data)))
     public_samples = expected_public(algorithm)
     aggregation = Aggregation.FULL if config.selection.counts_all else Aggregation.PARTIAL
@@ -172,7 +174,7 @@ def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
         )
     data, batch_size = client_data(config, task)
     check_precision(config, task.model)
-    check_delta(config, len(task.clients))
+    config.privacy.require_clients(len(task.clients))
     _require_independent_records(config, task, data)
     training = training_of(config, task.loss, batch_size)
     plan_of = _plan_of(_algorithm(config, task, training, len(data)), task.model)

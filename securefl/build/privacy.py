@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from securefl.task import Task
 
 
-def check_delta(config: Config, n_clients: int) -> None:
-    """Raise ConfigError where δ would allow to publish one record, or all of one client."""
-    choice = config.privacy
-    if not choice.private:
-        return
-    hidden, of = choice.hidden_among(n_clients)
-    if choice.delta >= 1 / hidden:
-        raise ConfigError(
-            f"privacy.delta = {choice.delta:g} with {of}: must be below 1 / {hidden}, since to "
-            f"publish one {choice.level} at random would satisfy it"
-        )
-
-
 def warmed_up(config: Config, task: Task) -> Task:
     """Replace the task's model by one trained on the public samples, in training mode.
 

@@ -7,11 +7,11 @@ import gzip
 import hashlib
 import tarfile
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
+from securefl.data.catalogue import DATA_SETS
 from securefl.data.files import Domains, n_bytes_of
 from securefl.data.packages import locate_packaged
 from securefl.data.tables import parse_csv
@@ -23,8 +23,8 @@ SHA256 = "e52e89e16c00ead3ee52fd0272370578c514e6658c2de5809d51c14919c09f45"
 """Digest of all patients as 64-bit floats."""
 READINGS = ("procedure", "sex", "admit", "age75")
 """1 for bypass surgery (0 angioplasty), for men, for an urgent admission, and above 75 years."""
-CODES = (0.1, 2.4, 2.5, 2.7, 3.1, 3.2, 3.5, 3.6, 3.7, 4.1, 4.3, 5.2, 6.0, 6.5, 6.7, 6.8, 9.1)
-"""Hospitals, as the file codes them."""
+CODES = {name: float(name.rpartition("-")[2]) for name in DATA_SETS["azpro"].domains}
+"""Code of each hospital in the file."""
 MEMBER = "resources/rdata/csv/COUNT/azpro.csv"
 """Place in the package's archive."""
 
@@ -53,16 +53,8 @@ def read_azpro(data: DataTable, _seed: int) -> Domains:
             "of the data set, or their order does; install the package anew"
         )
     code, y = x[:, 0], days.log()
-    return {_name(of): (x[own, 1:], y[own]) for of in CODES for own in [(code - of).abs() < 0.01]}
-
-
-def hospitals(_data: DataTable) -> Mapping[str, str]:
-    """Return each hospital as its own family."""
-    return {_name(code): _name(code) for code in CODES}
-
-
-def _name(code: float) -> str:
-    return f"hospital-{code:.1f}"
+    own = {name: (code - of).abs() < 0.01 for name, of in CODES.items()}
+    return {name: (x[held, 1:], y[held]) for name, held in own.items()}
 
 
 def _table(path: Path) -> bytes:

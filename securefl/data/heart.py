@@ -101,11 +101,6 @@ def read_heart(data: DataTable, _seed: int) -> Domains:
     return _domains(_of_table(locate_packaged(data.traits.packaged, otherwise)))
 
 
-def hospitals(_data: DataTable) -> Mapping[str, str]:
-    """Return each hospital as its own family."""
-    return {name: name for name in HOSPITALS}
-
-
 def load_heart(root: str | Path) -> Mapping[str, Split]:
     """Load the patients of UCI's four files by hospital, in 64 bits.
 

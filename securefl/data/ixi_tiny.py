@@ -15,13 +15,14 @@ from jaxtyping import Bool, Float32
 from torch import Tensor
 from torch.nn import functional
 
+from securefl.data.catalogue import DATA_SETS
 from securefl.data.files import Domains, locate, table_lines
 from securefl.data.nifti import read_nifti
 from securefl.data.split import Labelled, Split
 from securefl.errors import DataError
 from securefl.settings.data import DataTable
 
-HOSPITALS = ("Guys", "HH", "IOP")
+HOSPITALS = tuple(DATA_SETS["ixi-tiny"].domains)
 """Guy's Hospital, Hammersmith Hospital and the Institute of Psychiatry."""
 SHAPE = (48, 60, 48)
 """Voxels of a volume, as FLamby resizes it."""
@@ -48,11 +49,6 @@ class _Person:
 def read_ixi_tiny(data: DataTable, _seed: int) -> Domains:
     """Return the volumes by hospital; raises as `load_ixi_tiny`."""
     return load_ixi_tiny(data.folder)
-
-
-def ixi_hospitals(_data: DataTable) -> Mapping[str, str]:
-    """Return each hospital as its own family."""
-    return {name: name for name in HOSPITALS}
 
 
 def load_ixi_tiny(root: str | Path) -> Mapping[str, Split]:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from securefl.data.catalogue import DATA_SETS
 from securefl.data.files import Domains, read
 from securefl.data.packages import locate_packaged
 from securefl.data.split import Split
@@ -37,8 +38,8 @@ SCALES: Mapping[str, tuple[float, float]] = MappingProxyType(
 calories at meals, and pounds lost in six months."""
 MISSING = ("ph.ecog", "ph.karno", "pat.karno", "meal.cal", "wt.loss")
 """Readings that some patients lack."""
-INSTITUTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 15, 16, 21, 22, 26, 32)
-"""Numbers of those that are clients."""
+INSTITUTIONS = {name: int(name.rpartition("-")[2]) for name in DATA_SETS["lung"].domains}
+"""Number of each that is a client."""
 TOO_SMALL = 33
 """Number of the institution that has two patients, and none left to test on."""
 TEST_SHARE = 1 / 3
@@ -78,19 +79,10 @@ def read_lung(data: DataTable, seed: int) -> Domains:
         )
     institution, readings = x[:, 0], _scaled(x[:, 1 : 1 + len(SCALES)], x[:, -len(MISSING) :])
     domains = {}
-    for number in INSTITUTIONS:
+    for name, number in INSTITUTIONS.items():
         own = institution == number
-        domains[_name(number)] = _divided(readings[own], y[own], (seed, number))
+        domains[name] = _divided(readings[own], y[own], (seed, number))
     return domains
-
-
-def institutions(_data: DataTable) -> Mapping[str, str]:
-    """Return each institution as its own family."""
-    return {_name(number): _name(number) for number in INSTITUTIONS}
-
-
-def _name(number: int) -> str:
-    return f"institution-{number}"
 
 
 def _scaled(x: Rows, missing: Rows) -> Rows:

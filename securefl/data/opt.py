@@ -57,11 +57,6 @@ def read_opt(data: DataTable, _seed: int) -> Domains:
     return load_opt(data.folder)
 
 
-def clinics(_data: DataTable) -> Mapping[str, str]:
-    """Return each clinic as its own family."""
-    return {name: name for name in CLINICS}
-
-
 def load_opt(root: str | Path) -> Domains:
     """Load the women by clinic, in the file's order, without those who were lost to follow-up.
 

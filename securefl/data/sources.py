@@ -6,7 +6,6 @@ from pkgutil import resolve_name
 import torch
 
 from securefl.data.catalogue import left_out_of, names_by_domain
-from securefl.data.corruptions import CORRUPTIONS, families_of
 from securefl.data.files import Domains
 from securefl.data.split import Labelled, Split
 from securefl.errors import ConfigError
@@ -31,7 +30,6 @@ def load_domains(data: DataTable, seed: int, dtype: torch.dtype) -> Domains:
     Images are (n, channels, height, width), readings (n, features).
 
     Raises:
-        ConfigError: an unknown corruption.
         DataError: a file is missing or damaged; the message says what to put where.
     """
     read: Callable[[DataTable, int], Domains] = resolve_name(data.traits.reader)
@@ -51,21 +49,19 @@ def domain_families(data: DataTable) -> Mapping[str, str]:
     Empty where no client differs from the others by its images' domain.
 
     Raises:
-        ConfigError: an unknown corruption.
         DataError: the folder of the domains cannot be read.
     """
-    if data.traits.by_domain:
-        families: Callable[[DataTable], Mapping[str, str]] = resolve_name(data.traits.domains)
-        return families(data)
-    known = {name: corruption.family for name, corruption in CORRUPTIONS.items()}
-    return families_of(data.corruptions, known)
+    if data.traits.listed:
+        listed: Callable[[DataTable], Mapping[str, str]] = resolve_name(data.traits.listed)
+        return listed(data)
+    return data.families
 
 
 def left_out(data: DataTable) -> frozenset[str]:
     """Return the domains that `data.leave_out` names; none where it is absent.
 
     Raises:
-        ConfigError: it names none, or all of them, or a corruption is unknown.
+        ConfigError: it names none, or all of them.
         DataError: the folder of the domains cannot be read.
     """
     families = domain_families(data)

@@ -43,11 +43,6 @@ def read_tcga_brca(data: DataTable, _seed: int) -> Domains:
     return load_tcga_brca(data.folder)
 
 
-def regions(_data: DataTable) -> Mapping[str, str]:
-    """Return each region as its own family."""
-    return {name: name for name in REGIONS}
-
-
 def load_tcga_brca(root: str | Path) -> Mapping[str, Split]:
     """Load the patients by region, in the table's order, as FLamby divides them, in 64 bits.
 

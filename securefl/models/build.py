@@ -3,7 +3,6 @@
 import torch
 from torch import nn
 
-from securefl.errors import ConfigError
 from securefl.models.alexnet import alexnet
 from securefl.models.cnn import cnn
 from securefl.models.fixup import fixup_resnet20
@@ -20,11 +19,8 @@ from securefl.models.layers import (
 from securefl.models.mlp import mlp
 from securefl.models.resnet import resnet20
 from securefl.models.unet import unet
-from securefl.norms.grouped import PER_SAMPLE_NORMS, group_count
 from securefl.norms.weight_standardization import Convolution, scaled, standardise_weights
-
-DEFAULT_WIDTHS = {"mlp": 30, "cnn": 16, "resnet20": 16, "alexnet": 64, "unet": 8}
-NORMS = ("batch", *PER_SAMPLE_NORMS, "scaled-ws", "fixup")
+from securefl.settings.models import width_of
 
 
 def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a configuration key
@@ -60,7 +56,7 @@ def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a
         ConfigError: a name is unknown, or the width or the model does not go with the norm.
         DataError: an mlp with "group-ws" or "scaled-ws" for samples of one feature.
     """
-    width = _checked_width(name, norm, groups, width)
+    width = width_of(name, norm, groups, width)
     # Layers draw their initial values from torch's global generator and take no other: this is
     # the single place where it is forked, so that the caller's random numbers stay as they were.
     # `torch.manual_seed` would also reseed the accelerators, which the fork does not put back.
@@ -90,43 +86,6 @@ def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a
             if layer.bias is None:  # left to a norm, which is not there
                 layer.bias = nn.Parameter(layer.weight.new_zeros(len(layer.weight)))
     return model
-
-
-def _checked_width(name: str, norm: str, groups: int, width: int | None) -> int:
-    if name not in DEFAULT_WIDTHS:
-        raise ConfigError(f'model = "{name}": must be one of {", ".join(DEFAULT_WIDTHS)}')
-    if norm not in NORMS:
-        raise ConfigError(f'norm = "{norm}": must be one of {", ".join(NORMS)}')
-    if norm == "fixup" and name != "resnet20":
-        raise ConfigError(
-            f'norm = "fixup": Fixup scales the residual branches of a model, and {name} has none; '
-            'choose model "resnet20", or another norm'
-        )
-    width = DEFAULT_WIDTHS[name] if width is None else width
-    if width < (least := 0 if name == "mlp" else 1):
-        raise ConfigError(
-            f"width = {width}: must be at least {least}; {DEFAULT_WIDTHS[name]} is usual"
-        )
-    if norm in PER_SAMPLE_NORMS:
-        _check_groups(name, norm, group_count(norm, groups, width), width)
-    return width
-
-
-def _check_groups(name: str, norm: str, groups: int, width: int) -> None:
-    if groups < 1:
-        raise ConfigError(f"groups = {groups}: must be at least 1; 2 is usual")
-    if width % groups:
-        raise ConfigError(
-            f'width = {width}: norm = "{norm}" cuts the channels into {groups} groups; have a '
-            f"multiple of {groups}, such as {width + groups - width % groups}"
-        )
-    # The alexnet's linear layers have 64 units for each of its width.
-    if (name == "mlp" and width == groups) or (name == "alexnet" and norm == "instance"):
-        raise ConfigError(
-            f'norm = "{norm}" would make a group of each hidden unit of the {name}: '
-            "one value alone normalises to zero, whatever the sample; have at least two units a "
-            'group, or norm = "batch"'
-        )
 
 
 def _norm(norm: str, groups: int, batch_norm: Norm) -> Norm:

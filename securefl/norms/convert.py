@@ -6,8 +6,9 @@ from torch import nn
 
 from securefl.errors import ConfigError, DataError
 from securefl.norms.find import TORCH_FORWARDS, BatchNorm
-from securefl.norms.grouped import PER_SAMPLE_NORMS, group_count, grouped_norm
+from securefl.norms.grouped import grouped_norm
 from securefl.norms.weight_standardization import Convolution, standardise_weights
+from securefl.settings.models import PER_SAMPLE_NORMS, group_count
 
 
 def convert_norm(model: nn.Module, to: str, groups: int = 2) -> nn.Module:

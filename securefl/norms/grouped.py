@@ -12,13 +12,6 @@ from torch import Tensor, nn
 
 from securefl.errors import DataError
 
-PER_SAMPLE_NORMS = ("group", "layer", "instance", "group-ws")
-
-
-def group_count(norm: str, groups: int, n_channels: int) -> int:
-    """Return the number of groups that a norm of PER_SAMPLE_NORMS makes of so many channels."""
-    return {"layer": 1, "instance": n_channels}.get(norm, groups)
-
 
 def grouped_norm(
     groups: int, n_channels: int, *, eps: float = 1e-5, affine: bool = True

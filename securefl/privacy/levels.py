@@ -61,6 +61,15 @@ class NoisyLevel(PrivacyChoice):
                 'selection.replacement = "without"'
             )
 
+    def require_clients(self, n_clients: int) -> None:
+        """See `PrivacyChoice`: δ would allow to publish one record, or all of one client."""
+        hidden, of = self.hidden_among(n_clients)
+        if self.delta >= 1 / hidden:
+            raise ConfigError(
+                f"privacy.delta = {self.delta:g} with {of}: must be below 1 / {hidden}, since to "
+                f"publish one {self.level} at random would satisfy it"
+            )
+
     def in_shares(self, config: Config) -> bool:
         """Return whether clients add noise in shares, so that as many have to count."""
         raise NotImplementedError
@@ -116,6 +125,13 @@ class OfRecords(NoisyLevel):
                 f"algorithm.name = {_releasing()} freezes BN and releases its statistics with noise"
             )
         yield from algorithm.clashes_with_records(config)
+        switch = algorithm.switch_round(config.run.rounds) or 0
+        if algorithm.releases_statistics and not self.warm_up and self.releases > switch + 1:
+            yield (
+                f"privacy.releases = {self.releases}: up to algorithm.switch, round {switch}, "
+                f"there are {switch + 1} rounds that could begin with one; have fewer releases, or "
+                "a later switch"
+            )
         if config.targets.by_pairs:
             form = config.samples
             of = (
@@ -233,14 +249,7 @@ class OfRecords(NoisyLevel):
         if self.warm_up:
             return frozenset()
         switch = config.algorithm.switch_round(config.run.rounds) or 0
-        found = evenly(self.releases, switch)
-        if len(found) < self.releases:
-            raise ConfigError(
-                f"privacy.releases = {self.releases}: up to algorithm.switch, round {switch}, "
-                f"there are {switch + 1} rounds that could begin with one; have fewer releases, or "
-                "a later switch"
-            )
-        return found
+        return evenly(self.releases, switch)
 
 
 class OfClients(NoisyLevel):

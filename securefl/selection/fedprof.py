@@ -40,7 +40,7 @@ class FedProf(Replaceable, Selector):
     as its proof needs."""
     alpha_by_client: dict[str, Alpha] = Field(default_factory=dict)
     """In the place of `alpha`, by client: `{client-3 = 25.0}`."""
-    layer: str | None = None
+    layer: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """The layer that is profiled; where absent the first dense one, or the last block."""
     profiles: ClassVar[bool] = True
 
@@ -68,8 +68,8 @@ class FedProf(Replaceable, Selector):
         """See `SelectorChoice`."""
         if strangers := sorted(self.alpha_by_client.keys() - set(clients)):
             raise ConfigError(
-                f"selection.alpha_by_client names {', '.join(strangers)}: the clients are "
-                f"{clients[0]} to {clients[-1]}"
+                f"selection.alpha_by_client names {', '.join(strangers)}, and the clients are "
+                f"{clients[0]} to {clients[-1]}: name some of these"
             )
 
     def clashes(self, config: Config) -> Iterator[str]:

@@ -348,6 +348,9 @@ class PrivacyChoice(Choice):
                     "it out"
                 )
 
+    def require_clients(self, n_clients: int) -> None:
+        """Raise ConfigError where its keys hide nobody among so many."""
+
     def fewest_shares(self, config: Config, n_clients: int) -> int:
         """Return the least contributions whose noise together is what the accounting assumes."""
         del config, n_clients

@@ -109,8 +109,8 @@ class Axis(Generic[Kind]):
         return self.own()[self.default]()
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of SecureFL's own choices, in their order."""
-        return tuple(self.own())
+        """Return the names of SecureFL's own choices, in their order, and of installed ones."""
+        return tuple(dict.fromkeys([*self.own(), *self.installed()]))
 
     def those(self, trait: Callable[[type[Kind]], object]) -> str:
         """Return the names of SecureFL's choices of a trait, as a message lists them."""
@@ -146,10 +146,9 @@ class Axis(Generic[Kind]):
             return found
         if self.open_base and ":" in name:
             return self._named_by_class(name)
-        points = self.installed()
-        if name in points:
-            return self._loaded(name, points[name].load)
-        known = (*self.own(), *points)
+        if point := self.installed().get(name):
+            return self._loaded(name, point.load)
+        known = self.names()
         meant = get_close_matches(name, known, n=1, cutoff=0.5)
         ways = [*known, "MODULE:CLASS of your own"] if self.open_base else known
         raise ValueError(

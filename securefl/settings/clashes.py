@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from securefl.data.catalogue import Targets
-from securefl.errors import ConfigError
 from securefl.settings.axes import NORMALISATIONS, SELECTORS
 from securefl.settings.samples_clashes import reasons_against_samples
 
@@ -61,22 +60,6 @@ def reasons_against(config: Config) -> Iterator[str]:
             'model.norm = "batch" and no width of 0, or algorithm.name = "fedavg" with '
             'exchange.encrypt = "model" or "none"'
         )
-
-
-def require_data_set(config: Config) -> None:
-    """Check the rules on a data set that a run reads by its name.
-
-    They are no rules between settings alone: with a task of one's own, `data.dataset` is read by
-    nobody.
-
-    Raises:
-        ConfigError: the metric does not score its targets.
-    """
-    if config.samples is None:
-        data = config.data
-        said_by = f'data.dataset = "{data.dataset}"'
-        if reasons := list(config.run.metric_clashes(data.traits.targets, said_by)):
-            raise ConfigError(*reasons)
 
 
 def _normalisation(config: Config) -> Iterator[str]:

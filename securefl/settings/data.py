@@ -1,5 +1,6 @@
 """The table `[data]`: which data set, who holds what of it, and how clients' images differ."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -15,7 +16,7 @@ from securefl.data.catalogue import (
     names_by_domain,
 )
 from securefl.errors import ConfigError
-from securefl.settings.table import ClosedShare, Table
+from securefl.settings.table import ClosedShare, Table, of_form
 
 OfImages = Literal["irrelevant", "blurred", "salt-and-pepper"]
 OfReadings = Literal["polluted", "noisy"]
@@ -24,7 +25,9 @@ LowQuality = Literal[OfImages, OfReadings]
 
 MAX_NAMES = 2000
 """Most names that a consortium lists."""
-ClientName = Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]{1,64}$")]
+ClientName = Annotated[
+    str, of_form(r"[^/\x00-\x1f\x7f]{1,64}", "1 to 64 characters, no / and no control among them")
+]
 
 
 def _known(name: str) -> str:
@@ -51,7 +54,7 @@ class DataTable(Table):
     dataset: Annotated[str, AfterValidator(_known)] = "digits"
     """A name of `securefl.data.catalogue`. Where a data set comes by domain, each domain is a
     client, and `partition` and `clients` do not count."""
-    root: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None
+    root: Annotated[str, of_form(r"[^\x00-\x1f\x7f]+", "a folder's path")] | None = None
     """The folder with the data set's standard files; nothing is downloaded. The files of `heart`
     are those of an installed package where it is absent."""
     side: Annotated[int, Field(ge=8, le=1024, strict=True)] = 32
@@ -101,6 +104,17 @@ class DataTable(Table):
         return DATA_SETS[self.dataset]
 
     @property
+    def families(self) -> Mapping[str, str]:
+        """Family of each domain that the settings tell; empty where a folder alone does."""
+        of = self._known_corruptions
+        return {name: of[name] for name in self.corruptions} or self.traits.domains
+
+    @property
+    def _known_corruptions(self) -> Mapping[str, str]:
+        """Family of each corruption that there is: made here, or a file of the data set."""
+        return self.traits.domains if "corruptions" in self.traits.reads else CORRUPTION_FAMILIES
+
+    @property
     def folder(self) -> Path:
         """The folder `root`, of a data set that has one."""
         return Path(self.root or "")
@@ -113,19 +127,37 @@ class DataTable(Table):
                 f"data.clients = {self.clients} and data.names has {len(self.names)} names: leave "
                 "data.clients out, or name each client"
             )
+        if twice := sorted({name for name in self.names if self.names.count(name) > 1}):
+            raise ValueError(f"data.names: {', '.join(map(repr, twice))} twice; name each once")
         if repeated := sorted({c for c in self.corruptions if self.corruptions.count(c) > 1}):
             raise ValueError(
                 f"data.corruptions: {', '.join(repeated)} more than once; name it once"
+            )
+        known = self._known_corruptions
+        if unknown := [name for name in self.corruptions if name not in known]:
+            raise ValueError(
+                f'data.corruptions: "{unknown[0]:.80}" must be one of {", ".join(known)}'
             )
         if self.traits.by_domain:
             self._check_domains()
         else:
             self._check_dealt()
-        if self.n_per_center is not None and "n_per_center" not in self.traits.reads:
-            readers = [f'"{name}"' for name, d in DATA_SETS.items() if "n_per_center" in d.reads]
+        if self.leave_out is not None and self.families:
+            left_out_of(self.families, self.leave_out)
+        for key in ("side", "n_per_center"):
+            value, default = getattr(self, key), DataTable.model_fields[key].default
+            if value != default and key not in self.traits.reads:
+                readers = [f'"{name}"' for name, d in DATA_SETS.items() if key in d.reads]
+                raise ValueError(
+                    f"data.{key} = {value} goes with data.dataset = {' or '.join(readers)} alone; "
+                    "leave it out"
+                )
+        if self.severity != DataTable.model_fields["severity"].default and not (
+            self.corruptions or "corruptions" in self.traits.reads
+        ):
             raise ValueError(
-                f"data.n_per_center = {self.n_per_center} goes with data.dataset = "
-                f"{' or '.join(readers)} alone; leave it out"
+                f"data.severity = {self.severity}: there is no corruption; set data.corruptions, "
+                "or leave data.severity out"
             )
         return self
 
@@ -144,19 +176,21 @@ class DataTable(Table):
     def _check_domains(self) -> None:
         if self.feature_noise:
             raise ValueError(
-                f'data.feature_noise = {self.feature_noise}: the domains of "{self.dataset}" are '
-                "its feature skew; set data.feature_noise = 0.0"
+                f'data.feature_noise = {self.feature_noise} with data.dataset = "{self.dataset}": '
+                "its domains are its feature skew; set data.feature_noise = 0.0"
             )
         if self.quality:
+            shares = ", ".join(f"{name} = {share}" for name, share in self.quality.items())
             raise ValueError(
-                f'data.quality = {self.quality}: the clients of "{self.dataset}" are its domains, '
-                "whose samples stay as they are; leave it out, or take a data set that a partition "
-                "deals"
+                f'data.quality = {{{shares}}} with data.dataset = "{self.dataset}": its clients '
+                "are its domains, whose samples stay as they are; leave data.quality out, or take "
+                "a data set that a partition deals"
             )
         if self.corruptions and "corruptions" not in self.traits.reads:
             raise ValueError(
-                f'data.corruptions = {list(self.corruptions)}: the clients of "{self.dataset}" are '
-                "its domains, whose samples stay as they are; leave data.corruptions out"
+                f'data.corruptions = {[*self.corruptions]} with data.dataset = "{self.dataset}": '
+                "its clients are its domains, whose samples stay as they are; leave "
+                "data.corruptions out"
             )
 
     def _check_dealt(self) -> None:
@@ -165,17 +199,6 @@ class DataTable(Table):
                 "data.corruptions and data.feature_noise are both feature skew, a client has one: "
                 "leave one out"
             )
-        if unknown := [name for name in self.corruptions if name not in CORRUPTION_FAMILIES]:
-            raise ValueError(
-                f'data.corruptions: "{unknown[0]:.80}" must be one of '
-                f"{', '.join(CORRUPTION_FAMILIES)}"
-            )
-        if self.leave_out is not None and self.corruptions:
-            families = {name: CORRUPTION_FAMILIES[name] for name in self.corruptions}
-            try:
-                left_out_of(families, self.leave_out)
-            except ConfigError as error:
-                raise ValueError(str(error)) from None
         if self.quality:
             self._check_quality()
         if self.traits.inputs is not Inputs.IMAGES:
@@ -209,8 +232,9 @@ class DataTable(Table):
         """Check that nothing is set that images alone have."""
         if self.corruptions:
             raise ValueError(
-                f'data.corruptions are of images, and "{self.dataset}" has readings: leave them '
-                "out, or set data.feature_noise or data.quality"
+                f'data.corruptions = {[*self.corruptions]} with data.dataset = "{self.dataset}": '
+                f"corruptions are of images, and these are {self.traits.inputs}; leave them out, "
+                "or set data.feature_noise or data.quality"
             )
         if of_images := [name for name in self.quality if name in get_args(OfImages)]:
             raise ValueError(
@@ -222,7 +246,7 @@ class DataTable(Table):
         """Check that samples are not dealt by their classes."""
         if self.partition != "iid" and not self.partition.startswith("sizes:"):
             raise ValueError(
-                f'data.partition = "{self.partition}": the targets of "{self.dataset}" are '
-                'numbers and have no class to be dealt by; set "iid", or "sizes:0.2" for clients '
-                "of unequal size"
+                f'data.partition = "{self.partition}" with data.dataset = "{self.dataset}": its '
+                "targets are numbers and have no class to be dealt by; set "
+                '"iid", or "sizes:0.2" for clients of unequal size'
             )

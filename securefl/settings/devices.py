@@ -113,8 +113,9 @@ class DevicesTable(Table):
         presets = ", ".join(DEVICE_PRESETS)
         if given and missing and self.preset is None:
             raise ValueError(
-                f"devices: {', '.join(missing)} missing; give all of {', '.join(needed)}, or a "
-                f"devices.preset to start from: {presets}"
+                f"devices.{given[0]} = {getattr(self, given[0])}: {', '.join(missing)} are "
+                f"missing; give all of {', '.join(needed)}, or a devices.preset to start from: "
+                f"{presets}"
             )
         if self.deadline_s is not None and self.specification is None:
             raise ValueError(

@@ -24,10 +24,19 @@ def reasons_of(
     """
     found = error.errors(include_url=False)
     causes = _first_causes(found[:MAX_ERRORS])
-    reasons = [_explained(model, cause, within)[:MAX_REASON] for cause in causes]
+    reasons = _together(_explained(model, cause, within)[:MAX_REASON] for cause in causes)
     if len(found) > MAX_ERRORS:
         reasons.append(f"and {len(found) - MAX_ERRORS} more")
     return reasons
+
+
+def _together(reasons: Iterable[str]) -> list[str]:
+    """Return each key's reasons as one: of a value that could have been of several kinds."""
+    rules: dict[str, list[str]] = {}
+    for reason in dict.fromkeys(reasons):
+        key, colon, rule = reason.partition(": input should be ")
+        rules.setdefault(key + colon, []).append(rule)
+    return [key + ", or ".join(of) for key, of in rules.items()]
 
 
 def _first_causes(errors: Sequence[Any]) -> list[Any]:
@@ -65,10 +74,12 @@ def _explained_value(key: str, error: Any, *, is_one_kind: bool) -> str:
         if is_one_kind:
             return f"{said}: no text in quotes, which would do, too"
         return f"{said}: must be text, write it in quotes"
-    if error["type"] == "string_pattern_mismatch" and error["input"] != error["input"].strip():
-        return f"{said}: begins or ends with a space: leave it out"
-    # A list, as TOML calls what pydantic has as a tuple.
-    return f"{said}: {error['msg'].lower().replace('valid tuple', 'valid list')}"
+    # The words of TOML for what pydantic calls otherwise.
+    words = {"valid tuple": "valid list", "valid dictionary": "table, such as {name = value}"}
+    rule = error["msg"].lower()
+    for pydantic, ours in words.items():
+        rule = rule.replace(pydantic, ours)
+    return f"{said}: {rule}"
 
 
 def _keys_of(model: type[BaseModel], place: Sequence[str | int]) -> list[str]:

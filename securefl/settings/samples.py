@@ -6,11 +6,15 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from securefl.data.catalogue import Targets
-from securefl.settings.table import Table
+from securefl.settings.reasons import shown
+from securefl.settings.table import Table, of_form
 
 Word = Annotated[
     str,
-    Field(max_length=200, pattern=r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$"),
+    of_form(
+        r"(?=.{1,200}$)[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?",
+        "text of 1 to 200 characters, none of them a control, that begins and ends with no space",
+    ),
 ]
 
 
@@ -36,7 +40,9 @@ class SamplesTable(Table):
     missing: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
     """Columns that may be empty: the model reads 0 for such a value, and beside it a 1. Elsewhere
     an empty field is an error."""
-    shape: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_length=4)] = ()
+    shape: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=4096, strict=True)], ...], Field(max_length=4)
+    ] = ()
     """Shape of a sample of arrays and of pictures, such as [3, 32, 32], in the place of columns."""
     target: Word = "label"
     """Column of what the model is to say."""
@@ -51,11 +57,11 @@ class SamplesTable(Table):
     """Samples that a site trains on, at most. It bounds the sites' weights, so that no weight tells
     a size where totals are sealed. Name one near the largest site's: with a bound a thousand times
     too large, sealed totals lose ten bits."""
-    public: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    public: Annotated[str, of_form("[0-9a-f]{64}", "64 hex digits, 0-9 and a-f")] | None = None
     """Digest of the public samples, where FedProf, FNR-FL or a warm-up reads any: all parties who
     read them take the same. A party whose own file names them tells the digest where it is left
     out here."""
-    standardise: bool = True
+    standardise: Annotated[bool, Field(strict=True)] = True
     """The model begins with a BN layer that learns nothing: its statistics are the federation's
     mean and variance of what the model reads, and travel as those of any BN layer."""
 
@@ -63,8 +69,9 @@ class SamplesTable(Table):
     def _fits_together(self) -> "SamplesTable":
         if bool(self.columns) == bool(self.shape):
             raise ValueError(
-                "samples.columns names the columns of tables, samples.shape is of arrays and "
-                "pictures: give one of the two"
+                f"samples.columns = {shown([*self.columns])} with samples.shape = "
+                f"{[*self.shape]}: columns are of tables, a shape is of arrays and pictures; give "
+                "one of the two"
             )
         named = (*self.columns, *self.target_columns)
         if twice := _twice(named):

@@ -13,7 +13,7 @@ class SitesTable(Table):
     quorum: Annotated[int, Field(ge=1, le=10**6, strict=True)] | None = None
     """Clients that are there when a round begins, at least; as many as no total may have fewer of
     (exchange.min_clients) where absent."""
-    wait_s: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 60.0
+    wait_s: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False, strict=True)] = 60.0
     """Seconds that a round waits for its quorum, between separate processes."""
     late: Literal["go-on", "pass", "wait"] = "go-on"
     """Fate of a round whose clients are late. While its quorum is there, it goes on without

@@ -45,11 +45,11 @@ from securefl.settings.choice import Choice, OpenChoice
 from securefl.settings.clashes import reasons_against
 from securefl.settings.data import DataTable
 from securefl.settings.devices import DevicesTable
-from securefl.settings.models import MODELS
+from securefl.settings.models import MODELS, NormName, width_of
 from securefl.settings.reasons import reasons_of
 from securefl.settings.samples import SamplesTable
 from securefl.settings.sites import SitesTable
-from securefl.settings.table import Count, NotNegative, Positive, Share, Table
+from securefl.settings.table import BatchSize, Count, NotNegative, Positive, Share, Table, of_form
 
 FEWEST_ROUNDS_WITH_DROPS = 50
 DEFAULT_LR_DROPS = (0.5, 0.75)
@@ -73,10 +73,13 @@ def _listed(value: Any) -> Any:
     return [part.strip() for part in value.split(",")] if value != "none" else []
 
 
+_NAME = "1 to 80 letters, digits, and any of . _ + -, since it names a folder"
+
+
 class RunTable(Table):
     """The table `[run]`."""
 
-    name: Annotated[str, Field(pattern=r"^[\w.+-]{1,80}$")] | None = None
+    name: Annotated[str, of_form(r"[\w.+-]{1,80}", _NAME)] | None = None
     """Names the run in tables and folders; the algorithm's name where absent."""
     seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     """Fixes the split, the first weights and every mini-batch of a simulation."""
@@ -101,7 +104,9 @@ class RunTable(Table):
     """With which torch computes in each process that trains; where absent as many as it takes by
     itself, shared among the workers; one in each actor of `ray`. The last bits of a result depend
     on it."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")] | None = None
+    device: (
+        Annotated[str, of_form(r"cpu|cuda(:\d{1,3})?", "cpu, cuda, or cuda:1 and so on")] | None
+    ) = None
     """Where a simulation trains: `cpu`, `cuda` or `cuda:1`. Where the model is if absent, which is
     the CPU for a model of the settings."""
 
@@ -158,7 +163,7 @@ class ModelTable(Table):
     """`mlp`, `cnn`, `resnet20`, `alexnet`, or `unet` for volumes. Or `module:function`, code that
     each party has installed, where sites bring their own data ([samples]): it is called with a
     sample's shape and the number of outputs."""
-    norm: Literal["batch", "group", "layer", "instance", "group-ws", "scaled-ws", "fixup"] = "batch"
+    norm: NormName = "batch"
     """`group-ws`: group normalisation with weight standardisation. `scaled-ws`: none, with scaled
     weight standardisation (FedWon, with solver.name = "agc"). `fixup`: none, with Fixup
     initialisation (resnet20)."""
@@ -172,7 +177,7 @@ class ModelTable(Table):
     @property
     def takes(self) -> frozenset[Inputs]:
         """Forms of samples that the model takes; all where it is somebody's own."""
-        return MODELS.get(self.name, frozenset(Inputs))
+        return MODELS[self.name].takes if self.name in MODELS else frozenset(Inputs)
 
     @property
     def gives_masks(self) -> bool:
@@ -182,7 +187,7 @@ class ModelTable(Table):
     @staticmethod
     def those_for(inputs: Inputs) -> str:
         """Return the models that take samples of this form, for a message."""
-        return " or ".join(f'"{name}"' for name, takes in MODELS.items() if inputs in takes)
+        return " or ".join(f'"{name}"' for name, of in MODELS.items() if inputs in of.takes)
 
     @property
     def has_bn(self) -> bool:
@@ -190,38 +195,22 @@ class ModelTable(Table):
         return self.name not in MODELS or (self.norm == "batch" and self.width != 0)
 
     @model_validator(mode="after")
-    def _has_what_its_norm_needs(self) -> ModelTable:
-        if self.norm == "fixup" and self.name in MODELS and self.name != "resnet20":
-            raise ValueError(
-                f'model.norm = "fixup" with model.name = "{self.name}": Fixup scales residual '
-                'branches, and this model has none; set model.name = "resnet20", or another norm'
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_width(self) -> ModelTable:
-        if self.width == 0 and self.name in MODELS and self.name != "mlp":
-            raise ValueError(
-                f'model.width = 0 with model.name = "{self.name}": the mlp alone is linear without '
-                'hidden units; set model.name = "mlp", or another width'
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _groups_have_a_norm(self) -> ModelTable:
+    def _has_fitting_sizes(self) -> ModelTable:
         default = ModelTable.model_fields["groups"].default
         if self.groups != default and self.norm not in {"group", "group-ws"}:
             raise ValueError(
                 f'model.groups = {self.groups} goes with model.norm = "group" or "group-ws" '
                 f'alone, not with "{self.norm}": set that, or leave model.groups out'
             )
+        if self.name in MODELS:
+            width_of(self.name, self.norm, self.groups, self.width)
         return self
 
 
 class TrainTable(Table):
     """The table `[train]`."""
 
-    batch_size: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 32
+    batch_size: BatchSize = 32
     """A client with fewer samples takes all of them; batch normalisation needs two."""
     precision: Literal["model", "bfloat16"] = "model"
     """Precision of layers in local steps: the model's, or bfloat16 by torch's autocast. Weights,

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 import securefl
-from securefl.data.folders import picture_domains
+from securefl.data.domain_folders import picture_domains
 from securefl.errors import ConfigError, DataError
 from securefl.io.text import printable
 from securefl.report.external import ExternalScore, LeaveOneOut

@@ -18,7 +18,6 @@ from torch.nn import functional
 import securefl
 from securefl.algorithms.federated import Federated
 from securefl.build import job as job_module
-from securefl.build.privacy import check_delta
 from securefl.build.simulation import simulated
 from securefl.errors import (
     ConfigError,
@@ -181,8 +180,8 @@ def test_refused_values_count_as_missing(tmp_path, settings, monkeypatch):
 def test_a_delta_that_publishes_somebody_is_refused(settings, n_clients, allowed):
     """By how many clients there are, whatever the settings call them."""
     with pytest.raises(ConfigError, match=rf"privacy\.delta = .* must be below {allowed}"):
-        check_delta(config(*settings), n_clients)
-    check_delta(config(*settings), 3)
+        config(*settings).privacy.require_clients(n_clients)
+    config(*settings).privacy.require_clients(3)
 
 
 @pytest.mark.parametrize("level", [CLIENT, RECORD], ids=["client", "record"])

@@ -100,7 +100,7 @@ def test_the_unet_gives_scores_of_each_voxel_whatever_the_sides(norm):
     scores.square().sum().backward()
     assert all(p.grad is not None for p in model.parameters())
     assert bool(torch.isfinite(scores).all())
-    with pytest.raises(ConfigError, match="unet has none"):
+    with pytest.raises(ConfigError, match="this model has none"):
         built("fixup")
 
 

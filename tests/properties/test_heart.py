@@ -288,7 +288,7 @@ def test_readings_are_no_images():
     """And no partition deals hospitals."""
     wrong = {
         "model.name=cnn": 'model.name = "cnn" with data.dataset = "heart": readings are no images',
-        'data.corruptions=["fog"]': 'the clients of "heart" are its domains',
+        'data.corruptions=["fog"]': 'with data.dataset = "heart": its clients are its domains',
         "data.public=20": "a public set is set aside of data that a partition deals",
     }
     for setting, message in wrong.items():

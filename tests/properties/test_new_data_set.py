@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner
 
 import securefl
+from securefl.data import heart, opt, tcga_brca
 from securefl.data.catalogue import DATA_SETS, DataSet, Inputs, Targets
 from securefl.errors import ConfigError
 from securefl.settings.load import load_config
@@ -35,9 +36,6 @@ def read(data, seed):
         name: (shade + torch.rand(20, 1, 8, 8, generator=rng) / 2, torch.arange(20) % 2)
         for name, shade in shades.items()
     }
-
-def families(data):
-    return {"dark": "dark", "bright": "bright"}
 """
 FAST = ("run.rounds=1", 'exchange.encrypt="none"', "algorithm.name=fedavg", "model.name=cnn")
 
@@ -72,7 +70,9 @@ def test_a_data_set_that_a_partition_deals_runs_a_round(new_module, monkeypatch)
 def test_a_data_set_that_comes_by_domain_runs_a_round(new_module, monkeypatch):
     """Each domain is a client, and can be left out."""
     new_module("lamps", BY_DOMAIN)
-    line = DataSet(reader="lamps:read", domains="lamps:families", files="nothing at all")
+    line = DataSet(
+        reader="lamps:read", domains={"dark": "dark", "bright": "bright"}, files="nothing at all"
+    )
     monkeypatch.setitem(DATA_SETS, "lamps", line)
     chosen = [*FAST, "data.dataset=lamps", 'data.root="."']
     assert domains(load_config(settings=chosen)) == ["dark", "bright"]
@@ -100,6 +100,15 @@ def test_the_rules_of_settings_hold_for_it(monkeypatch):
     for setting, rule in wrong.items():
         with pytest.raises(ConfigError, match=rule):
             load_config(settings=["data.dataset=flows", f"data.{setting}", "model.name=cnn"])
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [("heart", heart.HOSPITALS), ("opt", opt.CLINICS), ("tcga-brca", tcga_brca.REGIONS)],
+)
+def test_the_catalogue_names_the_domains_that_a_reader_reads(name, read):
+    """In their order; the other readers take their names from it."""
+    assert list(DATA_SETS[name].domains) == list(read)
 
 
 @pytest.mark.parametrize("name", DATA_SETS)

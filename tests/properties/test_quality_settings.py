@@ -93,7 +93,7 @@ def test_colour_images_can_be_of_low_quality(tmp_path):
         (["data.quality={blurred=0.7, noisy=0.6}"], "sum to 1.3; together at most 1"),
         ([MIXED, "data.feature_noise=0.1"], "data.quality and data.feature_noise both spoil"),
         ([MIXED, "data.corruptions=['fog']"], "data.quality and data.corruptions both spoil"),
-        ([MIXED, "data.dataset=folders", "data.root=x"], 'clients of "folders" are its domains'),
+        ([MIXED, "data.dataset=folders", "data.root=x"], '"folders": its clients are its domains'),
         ([MIXED, "data.dataset=cifar10-c", "data.root=x"], "a data set that a partition deals"),
     ],
 )

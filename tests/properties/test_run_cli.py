@@ -173,7 +173,10 @@ def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path, monkeypatch):
         (["--partition", "classes:11"], "classes:11"),
         (["--partition", "slices"], "slices"),
         (["--dataset", "mnist"], "needs data.root, the folder with train-images"),
-        (["--dataset", "mnist", "--data-root", "no-such"], "no such file; put MNIST's"),
+        (
+            ["--dataset", "mnist", "--data-root", "no-such"],
+            "there is no such folder here; make it, with train-images",
+        ),
         (["--data-root", "x"], "the digits come with scikit-learn"),
         (["--corruptions", "fog,rain"], '"rain" must be one of'),
         (["--corruptions", "fog", "--feature-noise", "0.1"], "a client has one"),

@@ -303,7 +303,11 @@ SITES = {
         ConfigError,
         "test = 1.0: input should be less than 1",
     ),
-    "a space": ('train = " own.csv"', ConfigError, "begins or ends with a space: leave it out"),
+    "a space": (
+        'train = " own.csv"',
+        ConfigError,
+        "must be text of 1 to 200 characters, none of them a control, that begins and ends with",
+    ),
     "no module": ('train = "nowhere_at_all:data"', ConfigError, "nowhere_at_all:data: cannot be"),
     "no TOML": ("train =", ConfigError, "not valid TOML"),
     "a folder of pictures": ('train = "."', ConfigError, "needs samples.shape"),

@@ -53,7 +53,7 @@ def patients():
     """Random patients as the package's file has them, each value as text."""
     rng = np.random.default_rng(0)
     rows = []
-    for inst in [*lung.INSTITUTIONS, lung.TOO_SMALL]:
+    for inst in [*lung.INSTITUTIONS.values(), lung.TOO_SMALL]:
         for i in range(2 if inst == lung.TOO_SMALL else 4 + inst % 7):
             found = [inst, rng.integers(1, 900), i % 2, rng.integers(40, 80), rng.integers(1, 3)]
             found += [rng.integers(4), 10 * rng.integers(5, 11), 90, rng.integers(200, 2000), -3]
@@ -88,13 +88,13 @@ def reading(row):
 def test_lungs_readings_need_no_other_patient(lung_file, patients):
     """Zeros and units are public, what is missing is marked; a third tests, by the seed."""
     one, other = (configured_task(config("lung", f"run.seed={seed}")) for seed in (0, 1))
-    assert domains(config("lung")) == [f"institution-{i}" for i in lung.INSTITUTIONS]
+    assert domains(config("lung")) == [*lung.INSTITUTIONS]
     assert sizes(one) == sizes(other)
     assert any(
         not torch.equal(a, b) for (a, _), (b, _) in zip(one.clients, other.clients, strict=True)
     )
     for number, (x, y), (test_x, test_y) in zip(
-        lung.INSTITUTIONS, one.clients, one.client_tests, strict=True
+        lung.INSTITUTIONS.values(), one.clients, one.client_tests, strict=True
     ):
         own = [row for row in patients if row[0] == f"{float(number)}"]
         assert len(test_y) == max(2, round(len(own) / 3))
@@ -149,7 +149,7 @@ def test_the_packages_lung_patients_are_225_at_17_institutions():
 def stays():
     rows = [
         f'"{i}",{1 + i % 9},{i % 2},1,{i % 3 % 2},0,{code}00000014305115'
-        for i, code in enumerate(code for code in azpro.CODES for _ in range(8))
+        for i, code in enumerate(code for code in azpro.CODES.values() for _ in range(8))
     ]
     return '"","los","procedure","sex","age75","admit","hospital"\n' + "\n".join(rows) + "\n"
 

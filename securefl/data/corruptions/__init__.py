@@ -5,7 +5,7 @@ Perturbations" (ICLR 2019), for images of any size from 8 × 8 on. The names are
 of CIFAR-10-C. Each module says where its levels deviate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -16,7 +16,7 @@ from securefl.data.corruptions import blur, digital, noise, weather
 from securefl.data.corruptions.images import Distortion, Images, check_images
 from securefl.errors import ConfigError
 
-__all__ = ["CORRUPTIONS", "SEVERITIES", "Corruption", "corrupt", "families_of"]
+__all__ = ["CORRUPTIONS", "SEVERITIES", "Corruption", "corrupt"]
 
 SEVERITIES = range(1, 6)
 _BLOCK = 1024  # images at a time: intermediate results are several times as large as these
@@ -38,18 +38,6 @@ CORRUPTIONS: Mapping[str, Corruption] = MappingProxyType(
         for name, family in CORRUPTION_FAMILIES.items()
     }
 )
-
-
-def families_of(names: Sequence[str], known: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the family of each corruption that `data.corruptions` names.
-
-    Raises:
-        ConfigError: one is unknown.
-    """
-    for name in names:
-        if name not in known:
-            raise ConfigError(f'data.corruptions: "{name}" must be one of {", ".join(known)}')
-    return {name: known[name] for name in names}
 
 
 def corrupt(images: Images, name: str, severity: int, rng: np.random.Generator) -> Images:
