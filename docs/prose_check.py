@@ -22,6 +22,8 @@ NO_ACTION = re.compile(
     r"|These|Those|Such|Same|Some|Any|No|Not|Only|Just|For|From|In|On|At|To|With|Without)\b"
 )
 """First words that no verb in the imperative, `Returns`, `Yields`, `Raises` or `See` can be."""
+WORD = re.compile(r"[A-Z][a-z]+\b")
+"""First word of a function's docstring: a symbol or an abbreviation is no verb."""
 NO_NOUN = re.compile(
     r"(Adds|Applies|Asks|Builds|Calls|Carries|Checks|Does|Gives|Has|Holds|Is|Keeps|Knows|Lets"
     r"|Leaves|Makes|Opens|Puts|Reads|Returns|Runs|Says|Seals|Sends|Sets|Shows|Takes|Tells|Trains"
@@ -47,14 +49,16 @@ def breaches(node: Documented) -> Iterator[str]:
         yield f"the first line has {len(line)} characters: at most {WIDTH}"
     if isinstance(node, ast.ClassDef) and (found := NO_NOUN.match(line)):
         yield f"a class begins with {found[0]!r}: say what it is, as a noun phrase"
-    if _is_public_function(node) and (found := NO_ACTION.match(line)):
-        yield f"a function begins with {found[0]!r}: begin with a verb ('Build ...', 'Return ...')"
+    if _is_function(node) and (NO_ACTION.match(line) or not WORD.match(line)):
+        first = line.partition(" ")[0]
+        yield f"a function begins with {first!r}: begin with a verb ('Build ...', 'Return ...')"
 
 
-def _is_public_function(node: Documented) -> bool:
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
-        return False
-    return not any("property" in ast.unparse(each) for each in node.decorator_list)
+def _is_function(node: Documented) -> bool:
+    """Return True for a function or a method; a property is a noun."""
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not any(
+        "property" in ast.unparse(each) for each in node.decorator_list
+    )
 
 
 def report(path: Path) -> list[str]:

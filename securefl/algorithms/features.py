@@ -91,7 +91,7 @@ class Assessment:
 def class_norms(
     features_BF: Float[Tensor, "B ..."], y: Int64[Tensor, " B"], n_classes: int
 ) -> ClassNorms:
-    """U = ‖features‖₂ of each sample, summed by class; differentiable in the features."""
+    """Return U = ‖features‖₂ of each sample, summed by class; differentiable in the features."""
     norm_B = torch.linalg.vector_norm(full(features_BF).flatten(1), dim=1)  # Eq. (6)
     zeros_C = norm_B.new_zeros(n_classes)
     return ClassNorms(

@@ -82,7 +82,7 @@ class Federated:
         return Plan(norm.sums(model), with_gains(update, travelling, self.sealed))
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
-        """K local steps."""
+        """Take K local steps."""
         model = work.model
         norm = self.normalisation(state, model)
         travelling = _travelling(state, norm, model)
@@ -153,7 +153,7 @@ class Federated:
 
 
 def _travelling(state: State, norm: RoundNorm, model: nn.Module) -> dict[Kind, NamedTensors]:
-    """The state's tensors that clients contribute to in this round; the others stay as they are."""
+    """Return the state's tensors that clients contribute to in this round."""
     stays = norm.stays(model)
     found = {
         # As it is where all travel: some engines make a tensor only where it is asked for.

@@ -142,13 +142,13 @@ class FNR:
         return self.refined(state, contribution, before, averaged_tensors(work.model))
 
     def penalty(self, found: Assessment, exchange: Exchange) -> Penalty | None:
-        """J_j of a client of S_re, and None of another; all ask for the same sums."""
+        """Return J_j of a client of S_re, and None of another; all ask for the same sums."""
         weak = self._among_weakest(found, exchange)
         reference = _reference(found.norms, weak, exchange)
         return self._penalty(reference, found.norms) if weak else None
 
     def refine(self, state: State, model: nn.Module, sgd: Sgd, objective: Objective) -> None:
-        """E_re epochs on D_public of a model that has had its local steps."""
+        """Train E_re epochs on D_public a model that has had its local steps."""
         with self.inner.normalisation(state, model).more_training(model):
             train_on_public(model, self.public, state.round, sgd, objective)
 
@@ -225,7 +225,7 @@ class FNR:
         return among_lowest(exchange, n_refined, counts, found.n_correct, tie_break)
 
     def _places(self, n_present: int) -> int:
-        """⌊n p⌋ of those who are there; it was enough when the run began: some may be lost."""
+        """Return ⌊n p⌋ of those who are there, but for some who may be lost since the run began."""
         try:
             return self.n_refined(n_present)
         except ConfigError as error:
@@ -252,7 +252,7 @@ class FNR:
 def matched_penalty(
     features_BF: Float[Tensor, "B ..."], y: Int64[Tensor, " B"], reference: ClassNorms
 ) -> Float[Tensor, ""]:
-    """J = Σ_l ρ_l (F_j[l](w) - mean_{m∉S_re} F_m[l])², over classes that both have."""
+    """Return J = Σ_l ρ_l (F_j[l](w) - mean_{m∉S_re} F_m[l])², over classes that both have."""
     batch = class_norms(features_BF, y, len(reference.count_C))
     reference_C = reference.mean_C.to(batch.sum_C)
     known_C = reference.known_C.to(y.device)
@@ -263,12 +263,12 @@ def matched_penalty(
 def literal_penalty(
     features_BF: Float[Tensor, "B ..."], y: Int64[Tensor, " B"], delta_C: Float[Tensor, " C"]
 ) -> Float[Tensor, ""]:
-    """J = Σ_l ρ_l Δ_j[l], which no weight moves."""
+    """Return J = Σ_l ρ_l Δ_j[l], which no weight moves."""
     return delta_C.to(features_BF)[y].mean()
 
 
 def _reference(own: ClassNorms, refined: bool, exchange: Exchange) -> ClassNorms:
-    """S and count over the clients outside S_re; the others take part with zeros."""
+    """Return S and count over the clients outside S_re; the others take part with zeros."""
     counts = not refined
     values: NamedTensors = {
         "norms": own.mean_C * counts,

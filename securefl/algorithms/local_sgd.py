@@ -14,7 +14,7 @@ they are."""
 
 
 def local_sgd(parameters: Collection[nn.Parameter], settings: Sgd) -> torch.optim.SGD:
-    """SGD of a round. A momentum buffer that it is given must lie in memory as its parameter."""
+    """Build SGD of a round. A momentum buffer that is given must lie in memory as its parameter."""
     fused = all(_walkable(parameter) for parameter in parameters)
     optimiser = torch.optim.SGD(
         parameters,

@@ -87,7 +87,7 @@ def _moved(known: NamedTensors, mean: NamedTensors, share: float) -> dict[str, T
 
 
 def full_aggregation(last: NamedTensors, mean: NamedTensors, share: float) -> dict[str, Tensor]:
-    """θ ← (1 - P) θ + P · mean of the selected.
+    """Return θ ← (1 - P) θ + P · mean of the selected.
 
     A client that was not selected counts with the current global model. With the model that it
     began with, as the paper's text can be read too, training collapses.

@@ -39,7 +39,7 @@ class View:
 def profile(
     model: nn.Module, layer: str | None, batches: Iterable[Tensor], version: int
 ) -> Profile:
-    """Mean and biased variance of each representation element over all samples of `batches`.
+    """Return mean and biased variance of each representation element over all samples.
 
     A dense layer's elements are its outputs, before any activation; those of a convolution or a
     residual block are its channels, each summed over the image. Batches may differ in size. The
@@ -74,7 +74,7 @@ def merged_profile(batches: Iterable[Float64[Tensor, "B Q"]], view: View) -> Pro
 
 
 def profile_length(model: nn.Module, layer: str | None, x: Tensor) -> int:
-    """q, the number of representation elements, found by running the model on inputs x.
+    """Return q, the number of representation elements, found by running the model on inputs x.
 
     Raises:
         DataError: as in `profile`.
@@ -239,7 +239,7 @@ def profiles(view: View, data: Mapping[str, Samples]) -> dict[str, Profile | Dat
 def _values(
     represented: Represent, data: Mapping[str, Samples]
 ) -> Iterator[tuple[str, Iterable[Tensor]]]:
-    """Representations of clients' samples, in batches; of several clients in one pass."""
+    """Yield representations of clients' samples, in batches; of several clients in one pass."""
     if len(data) > 1:
         x_by_client = [_x(of) for of in data.values()]
         with suppress(DataError):  # which of them it is for shows in passes of their own
@@ -255,7 +255,7 @@ def _x(of: Samples) -> Tensor:
 
 
 def _groups(data: Mapping[str, Samples]) -> Iterator[Sequence[str]]:
-    """Clients of samples alike, in order, with at most a batch together, or one with more."""
+    """Yield clients of samples alike, in order, with at most a batch together, or one with more."""
     names, n, kind = list[str](), 0, None
     for name, of in data.items():
         own = (of.x.dtype, of.x.shape[1:]) if isinstance(of, TensorSamples) else None

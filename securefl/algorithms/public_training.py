@@ -74,7 +74,7 @@ class Objective:
 def train_on_public(
     model: nn.Module, public: PublicData, round_number: int, sgd: Sgd, objective: Objective
 ) -> None:
-    """SGD from where the model is, in training mode; its momentum begins empty."""
+    """Train by SGD from where the model is, in training mode; its momentum begins empty."""
     model.train()
     optimiser = local_sgd(trained_parameters(model).values(), sgd)
     device = next(model.parameters()).device

@@ -10,7 +10,7 @@ class LayerDraws:
     """One client's, in one round; they do not depend on who else trains, or where."""
 
     def __init__(self, device: torch.device, rng: torch.Generator) -> None:
-        """`rng` is the client's own for the round; nothing is drawn from it."""
+        """Take the client's own `rng` for the round; nothing is drawn from it."""
         self._devices = [device] if device.type == "cuda" else []
         self._seed = rng.initial_seed() ^ 1
         self._states: list[torch.Tensor] = []

@@ -82,7 +82,7 @@ class RunFigures:
         return self._known(watt_hours(self.metrics))
 
     def _known(self, sums: list[float] | None) -> list[float]:
-        """A recipe with such a quantity simulates devices, so the folder is at fault."""
+        """Return the sums; without any the folder is at fault: the recipe simulates devices."""
         if sums is None:
             raise RunFolderError(
                 f"{self.folder / METRICS}: damaged (a round has no simulated time or energy)"

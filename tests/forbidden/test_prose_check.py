@@ -26,7 +26,7 @@ class Adder:
 
 
 def _whole(n):
-    """True for a whole number."""
+    """Return True for a whole number."""
 '''
 
 
@@ -49,8 +49,10 @@ def test_what_keeps_the_rules_is_not_reported(tmp_path):
         ("Bits of a digit.", "Of a digit.", "'Of'"),
         ("Server's side of a sum.", "Holds a sum.", "'Holds'"),
         ("Add a message;", "A message more;", "'A'"),
+        ("Add a message;", "Σ m;", "'Σ'"),
         ("The running total.", "How much it is.", "'How'"),
-        ("True for a whole number.", "Whether it is whole.", "'Whether'"),
+        ("Return True for a whole number.", "Whether it is whole.", "'Whether'"),
+        ("Return True for a whole number.", "True for a whole number.", "'True'"),
     ],
 )
 def test_a_planted_breach_is_found(tmp_path, good, bad, word):

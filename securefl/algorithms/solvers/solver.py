@@ -104,7 +104,7 @@ class LocalSession(Protocol):
         """Leave one local step's gradients in the parameters."""
 
     def end(self) -> End:
-        """After the last step."""
+        """Return what the client hands in, after the last step."""
 
 
 class LocalSolver(Protocol):
