@@ -2,7 +2,8 @@
 
 The rules of securefl.settings.clashes speak of two axes at a time, so tables of pairs say all,
 but for encrypt = "statistics", which needs one axis of all that sends some. tests/properties/
-test_grid.py runs all products of the axes and holds them against `reason`.
+test_grid.py runs all products of the axes, and test_grid_of_data_sets.py the data sets, and hold
+them against `reason`. What other installed packages register is on the page, too.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import torch
 from torch import nn
 
 from securefl.build.simulation import simulated
+from securefl.data.catalogue import DATA_SETS, DataSet, Inputs
 from securefl.errors import ConfigError, DataError
 from securefl.models.build import build_model
 from securefl.settings.axes import NORMALISATIONS, REFINEMENTS, SELECTORS
 from securefl.settings.axes import SERVERS as OPTIMISERS
 from securefl.settings.axes import SOLVERS as LOCAL
 from securefl.settings.load import load_config
+from securefl.settings.models import MODELS
 from securefl.settings.tables import (
     Config,
     ModelTable,
@@ -71,6 +74,25 @@ PRIVACY = {
     "record": ("privacy.level=record", "privacy.records=100", *_PRIVATE),
     "client": ("privacy.level=client", *_PRIVATE),
 }
+
+
+def _data_set(name: str, line: DataSet) -> Settings:
+    root = ("data.root=.",) if line.files else ()
+    model = ("model.name=unet",) if line.inputs is Inputs.VOLUMES else ()
+    return (f"data.dataset={name}", "data.partition=iid", *root, *model)
+
+
+DATA = {name: _data_set(name, line) for name, line in DATA_SETS.items()}
+WITH_DATA: dict[str, Settings] = {
+    **{name: (f"model.name={name}",) for name in MODELS},
+    "dealt by classes": ("data.partition=classes:2",),
+    "noise": ("data.feature_noise=0.1",),
+    "corruptions": ('data.corruptions=["fog","snow"]',),
+    "low quality": ("data.quality={polluted=0.2}",),
+    "FNR-FL": FNR["matched"],
+    "fedprof": SELECTIONS["fedprof"],
+    "records": (*PRIVACY["record"], *POLICIES["fixbn"]),
+}
 ALL_SELECTED = "selection.fraction=1.0"
 """Selection of all, so that FNR-FL and encryption have the clients that they need."""
 ENCRYPT = {name: (f"exchange.encrypt={name}",) for name in ("none", "statistics", "model")}
@@ -88,6 +110,8 @@ def _reason(chosen: Settings) -> str:
         settings.append(ALL_SELECTED)
     try:
         config = load_config(None, settings)
+        if config.data != Config().data:  # its line says all; its samples are not here
+            return ""
         shape = (2, 64) if config.model.name == "mlp" else (2, 1, 8, 8)
         samples, public = ((x, LABELS) for x in (torch.zeros(shape), torch.ones(shape)))
         task = Task(_model(config), [samples] * 4, samples, public=public)
@@ -169,6 +193,7 @@ def page() -> str:
         "Server optimiser × privacy, with FixBN": (_with_fixbn(SERVERS), PRIVACY),
         "Selection × privacy, with FixBN": (_with_fixbn(SELECTIONS), PRIVACY),
         "FNR-FL × privacy, with FixBN": (_with_fixbn(FNR), PRIVACY),
+        "Data set × what uses it": (DATA, WITH_DATA),
     }
     parts = [f"## {title}\n\n{table(*axes, notes)}" for title, axes in pairs.items()]
     numbered = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
@@ -179,10 +204,10 @@ HEAD = """# What goes with what
 
 Made by `python docs/combinations.py`; a test says that it is up to date, and others run every
 product of normalisation, solver and server optimiser, in the clear and encrypted, and refined by
-FNR-FL, and every pair of them with rounds of some of the clients. ✓ runs; a number is the reason
-why the combination is refused. A model of your own without BN layers is refused by every policy
-that needs them. FNR-FL needs public samples, and in each round three clients more than it
-refines. Privacy is that of `privacy.level`, in the clear."""
+FNR-FL, and every pair of them with rounds of some of the clients; and each data set's form of
+samples. ✓ runs; a number is the reason why the combination is refused. A model of your own without
+BN layers is refused by every policy that needs them. FNR-FL needs public samples, and in each round
+three clients more than it refines. Privacy is that of `privacy.level`, in the clear."""
 
 if __name__ == "__main__":
     sys.stdout.write(page())
