@@ -1,7 +1,5 @@
 """`securefl data`: the data sets, and which of them can be read here."""
 
-from __future__ import annotations
-
 import click
 from rich.console import Console
 from rich.table import Table

@@ -1,7 +1,5 @@
 """The metric of a task: by its name, a function of the user's, or the one that its loss implies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

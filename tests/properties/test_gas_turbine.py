@@ -217,7 +217,7 @@ def test_a_linear_relation_is_learnt(folder):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["data.partition=classes:2"], r'"classes:2" with .* numbers .*; set "iid", or "sizes:0\.2"'),
+        (["data.partition=classes:2"], r'"classes:2" .* numbers .*; set "iid", or "sizes:0\.2"'),
         (["data.partition=quantity:0.5"], "have no class to be dealt by"),
         (["data.quality={blurred=0.1, noisy=0.1}"], "blurred is of images, .*polluted or noisy"),
         (["data.corruptions=['fog']"], "corruptions are of images, and these are readings"),
