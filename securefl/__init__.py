@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from securefl.build.run import resume as resume
     from securefl.build.run import run as run
     from securefl.errors import SecureFLError as SecureFLError
+    from securefl.evaluation.evaluate import Trained as Trained
+    from securefl.evaluation.evaluate import evaluate as evaluate
+    from securefl.evaluation.evaluate import load_trained as load_trained
     from securefl.evaluation.leave_one_out import leave_one_out as leave_one_out
-    from securefl.evaluation.named_data import Trained as Trained
-    from securefl.evaluation.named_data import evaluate as evaluate
-    from securefl.evaluation.named_data import load_trained as load_trained
     from securefl.losses.cox import cox_loss as cox_loss
     from securefl.losses.dice import dice_loss as dice_loss
     from securefl.norms.convert import convert_norm as convert_norm
@@ -49,12 +49,12 @@ _HOMES = {
     "audit_run": "securefl.audit.audits",
     "cox_loss": "securefl.losses.cox",
     "convert_norm": "securefl.norms.convert",
-    "Trained": "securefl.evaluation.named_data",
+    "Trained": "securefl.evaluation.evaluate",
     "dice_loss": "securefl.losses.dice",
-    "evaluate": "securefl.evaluation.named_data",
+    "evaluate": "securefl.evaluation.evaluate",
     "leave_one_out": "securefl.evaluation.leave_one_out",
     "load_config": "securefl.settings.load",
-    "load_trained": "securefl.evaluation.named_data",
+    "load_trained": "securefl.evaluation.evaluate",
     "resume": "securefl.build.run",
     "run": "securefl.build.run",
     "task_of_sites": "securefl.build.own_data",

@@ -24,7 +24,7 @@ from securefl_cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from securefl.data.samples import ClientData
-    from securefl.evaluation.named_data import Trained
+    from securefl.evaluation.evaluate import Trained
     from securefl.report.external import LeaveOneOut
     from securefl.runs.folder_reader import RoundMetrics
     from securefl.settings.tables import Config
@@ -78,7 +78,7 @@ def print_scores(name_columns: Sequence[str], rows: Sequence[ScoreRow], tau: flo
 
 def note_untrained_statistics(config: Config) -> None:
     """Say on stderr where the global statistics are none that training has made."""
-    from securefl.evaluation.named_data import untrained_statistics
+    from securefl.evaluation.evaluate import untrained_statistics
 
     if note := untrained_statistics(config):
         click.echo(f"Note: {note}", err=True)
@@ -137,19 +137,19 @@ def evaluate_run(  # noqa: PLR0913, PLR0917  (click gives each option)
       securefl evaluate runs/first --data hospital-9.npz --adapt-bn 0.9 --batch-size 64
       securefl evaluate runs/first --site north=north/site.toml
     """  # noqa: D301  (click wants the backspace itself)
-    from securefl.evaluation.named_data import load_trained
-    from securefl.evaluation.unseen import unseen_data
+    from securefl.evaluation.evaluate import load_trained
+    from securefl.evaluation.named_data import named_data
     from securefl.runs.folder_reader import read_config
 
     own = Own(sites, model)
     here = own.task_here(read_config(run_folder)) if sites else None
     trained = load_trained(run_folder, here)
-    given = [unseen_data(name, trained.config, trained.task) for name in names]
+    given = [named_data(name, trained.config, trained.task) for name in names]
     if here:
         tests = dict(zip(here.names, here.client_tests, strict=True))
         given.append({name: tests[name] for name in own.files() if name in tests})
     elif not names:
-        given.append(unseen_data("test", trained.config, trained.task))
+        given.append(named_data("test", trained.config, trained.task))
     rows = [
         _row(label, trained, data, adapt_bn, batch_size, metric)
         for found in given
@@ -168,7 +168,7 @@ def _row(
     metric: str | None,
 ) -> ScoreRow:
     from securefl.data.samples import samples
-    from securefl.evaluation.named_data import evaluate
+    from securefl.evaluation.evaluate import evaluate
 
     n_samples = len(samples(data, label))  # first, since it names what it refuses
     score = partial(
@@ -220,8 +220,8 @@ def leave_one_out(
     config = load_config(config_file, settings)
     require_data_set(config)
     from securefl import leave_one_out as report_on
+    from securefl.evaluation.evaluate import UntrainedStatistics
     from securefl.evaluation.leave_one_out import JSON_REPORT, MARKDOWN_REPORT
-    from securefl.evaluation.named_data import UntrainedStatistics
 
     try:
         with warnings.catch_warnings(action="ignore", category=UntrainedStatistics):  # noted below

@@ -1,12 +1,10 @@
-"""The one form of an ECDSA signature: DER, and of s and -s the smaller.
+"""Signing requests: a name, a role and the public keys for them, signed with those keys.
 
-Without the key nobody makes a second signature of the same text. Its owner makes as many as it
-likes, each with another nonce.
+Two PEM blocks say the same: the first of the Ed25519 identity key, the second of the P-256 key for
+TLS. Who compares the fingerprint compares both keys.
 
-A signing request: a name, a role and the public keys for them, signed with those keys.
-
-Two PEM blocks that say the same: the first of the Ed25519 identity key, the second of the P-256 key
-for TLS. Who compares the fingerprint compares both keys.
+An ECDSA signature has one form: DER, and of s and -s the smaller. Without the key nobody makes a
+second signature of the same text. Its owner makes as many as it likes, each with another nonce.
 """
 
 from collections.abc import Callable, Iterator

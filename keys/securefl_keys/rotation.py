@@ -1,8 +1,7 @@
-"""The consortium's next policy.
+"""Change of what opens sums: the next policy, other officers, and the next epoch.
 
-The next epoch: new keys in the place of the old, whose secrets are destroyed.
-
-All files change together: see `journal`.
+An epoch has new keys in the place of the old, whose secrets are destroyed. All files change
+together, by `Signer` (`signer`).
 """
 
 import shutil
@@ -63,7 +62,7 @@ def sign_policy(
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class NextOfficers:
     """Officers of the next epoch beside the authority."""
 
     cards: tuple[OfficerCard, ...]
@@ -139,7 +138,7 @@ def set_officers(
         WrongPassphrase, KeyFileError: as `rotate`.
     """
     Quorum(needed, 1 + len(cards))
-    return _rotated(directory, passphrase, None, at, lambda _: Panel(tuple(cards), needed))
+    return _rotated(directory, passphrase, None, at, lambda _: NextOfficers(tuple(cards), needed))
 
 
 def _rotated(
@@ -147,7 +146,7 @@ def _rotated(
     passphrase: str,
     revoking: str | None,
     at: datetime | None,
-    chosen: Callable[[OfficersFile | None], Panel | None],
+    chosen: Callable[[OfficersFile | None], NextOfficers | None],
 ) -> NewPair:
     at = at or now()
     with locked(directory):
@@ -189,7 +188,7 @@ def _delete_unused(directory: Path) -> None:
 
 def _kept(
     old: OfficersFile | None, cards: Sequence[OfficerCard], revoking: str | None
-) -> Panel | None:
+) -> NextOfficers | None:
     """Return the officers as they were, with these card keys; None where there never was one."""
     names = old.names[1:] if old else ()
     if revoking in names:
@@ -209,7 +208,7 @@ def _kept(
             f"card keys are given of {', '.join(card.name for card in cards)}: change officers "
             "with: securefl keys officers set"
         )
-    return Panel(tuple(given[name] for name in names), old.needed) if old else None
+    return NextOfficers(tuple(given[name] for name in names), old.needed) if old else None
 
 
 def _signed_anew(
@@ -218,7 +217,7 @@ def _signed_anew(
     card: CardKey,
     at: datetime,
     revoking: str | None,
-    panel: Panel | None,
+    panel: NextOfficers | None,
 ) -> dict[Path, str]:
     signer = open_signer(directory, passphrase, at)
     changes: dict[str, Any] = {}

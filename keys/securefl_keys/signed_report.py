@@ -71,7 +71,7 @@ class SignedReport(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Signer:
+class ReportSigner:
     """Member that has signed a report."""
 
     holder: HolderCertificate
@@ -81,7 +81,7 @@ class Signer:
     """Time at which the signer says that it signed, UTC."""
 
 
-def verified_report(text: str, files: Mapping[str, bytes], roster: VerifiedRoster) -> Signer:
+def verified_report(text: str, files: Mapping[str, bytes], roster: VerifiedRoster) -> ReportSigner:
     """Return who has signed these files of a report, found in the consortium.
 
     Args:
@@ -113,7 +113,7 @@ def verified_report(text: str, files: Mapping[str, bytes], roster: VerifiedRoste
     for name, content in files.items():
         if digest(content) != report.files[name]:
             raise FileSignatureRefused(f"{name}: changed since it was signed")
-    return Signer(holder, digest(der_of(holder.certificate)), report.signed)
+    return ReportSigner(holder, digest(der_of(holder.certificate)), report.signed)
 
 
 def own_certificate(identity: Identity, roster: VerifiedRoster) -> HolderCertificate:

@@ -12,7 +12,7 @@ from securefl.data.samples import BATCH, Samples
 from securefl.errors import DataError
 from securefl.metrics.by_name import ACCURACY, accuracy_of
 from securefl.metrics.chosen import inferred_metric
-from securefl.metrics.metric import Metric, Pooled, described
+from securefl.metrics.metric import Metric, PooledScore, described
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Score:
     metric: str = ACCURACY
     clients: "Mapping[str, Score]" = field(default_factory=dict)
     """Scores by client, where each is scored by itself and this is their mean."""
-    pooled: Pooled | None = None
+    pooled: PooledScore | None = None
     """Value over all clients' samples, where each is scored by itself."""
     sums: Tensor | None = field(default=None, compare=False, repr=False)
     """Sums over these samples that `pooled` follows from: `Metric.sums`."""

@@ -46,7 +46,7 @@ from securefl.build.selection import numbers_of
 from securefl.build.training import precision_of
 from securefl.data.samples import whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
-from securefl.evaluation.named_data import Trained, load_trained
+from securefl.evaluation.evaluate import Trained, load_trained
 from securefl.federation.message import SCORES
 from securefl.losses.kinds import compares_samples, loss_name
 from securefl.metrics.by_name import heading, shown

@@ -60,7 +60,7 @@ class Auditor:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyUse:
+class KeyTally:
     """Totals and scores that were asked for under one key."""
 
     key_id: str
@@ -89,7 +89,7 @@ class Provenance:
     sessions: Sequence[Mapping[str, Any]]
     """Machine, versions, key and engine of each session."""
     parties: Sequence[Party]
-    keys: Sequence[KeyUse]
+    keys: Sequence[KeyTally]
     settings: Mapping[str, Any]
     data: Mapping[str, Count]
     """Sizes of data by client."""
@@ -292,12 +292,12 @@ def _parties(run: RunRecord, by: Auditor, openings: Sequence[Opening]) -> Iterat
     yield from (m for m in by.members if m.role == "certificate authority")
 
 
-def _uses(openings: Sequence[Opening]) -> Iterator[KeyUse]:
+def _uses(openings: Sequence[Opening]) -> Iterator[KeyTally]:
     opened, refused = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for row in openings:
         (refused if row.refused else opened)[row.key_id, row.epoch] += 1
     for key_id, epoch in sorted({*opened, *refused}, key=lambda key: (key[1], key[0])):
-        yield KeyUse(key_id, epoch, opened[key_id, epoch], refused[key_id, epoch])
+        yield KeyTally(key_id, epoch, opened[key_id, epoch], refused[key_id, epoch])
 
 
 def _without_digests(record: TaskRecord) -> TaskRecord:

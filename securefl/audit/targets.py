@@ -16,12 +16,12 @@ from securefl.audit.inversion.opened_total import OpenedRound, RoundShape
 from securefl.audit.inversion.target import NormalisedBatch, Target, pooled
 from securefl.audit.membership.attackers import SeenModels
 from securefl.audit.membership.candidates import Candidates, Phi, confidences
-from securefl.audit.tracing.verdict import SentStatistics, Shown
+from securefl.audit.tracing.verdict import SentStatistics, Visibility
 from securefl.build.exchange import sealed_kinds
 from securefl.data.samples import samples, whole
 from securefl.data.split import Labelled
 from securefl.errors import DataError
-from securefl.evaluation.named_data import Trained
+from securefl.evaluation.evaluate import Trained
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.norms.find import batch_norm_layers, statistics
 from securefl.settings.axes import Normalises
@@ -88,9 +88,9 @@ def hidden_from_server(ledger: Sequence[Entry]) -> Hidden:
     """Return what the server could not read of single clients; DataError without a ledger."""
     if not ledger:
         raise DataError("the run has no ledger, so nobody knows what was hidden")
-    if _form(ledger, Kind.PARAMETERS) is not Shown.EACH:
+    if _form(ledger, Kind.PARAMETERS) is not Visibility.EACH:
         return Hidden.UPDATES
-    in_clear = _form(ledger, Kind.STATISTICS) is Shown.EACH
+    in_clear = _form(ledger, Kind.STATISTICS) is Visibility.EACH
     return Hidden.NOTHING if in_clear else Hidden.STATISTICS
 
 
@@ -144,12 +144,12 @@ def sent_statistics(config: Config, ledger: Sequence[Entry], task: Task) -> Sent
     steps = 1 if config.algorithm.pools else config.algorithm.local_steps
     profiles = _form(ledger, Kind.PROFILES)
     n_records = min(sizes)
-    if profiles is Shown.NOT_SENT and not config.algorithm.measures:
+    if profiles is Visibility.NOT_SENT and not config.algorithm.measures:
         n_records = min(n_records, config.train.batch_size * steps)
     noisy = table.of_records and (config.algorithm.releases_statistics or Kind.PROFILES in sealed)
     return SentStatistics(
         _form(ledger, Kind.STATISTICS),
-        Shown.HIDDEN if profiles is Shown.TOTALS else profiles,
+        Visibility.HIDDEN if profiles is Visibility.TOTALS else profiles,
         n_clients=max(1, len({e.sender for e in ledger} - {SERVER, AUTHORITY})),
         n_records=n_records,
         least=config.exchange.min_clients,
@@ -160,11 +160,11 @@ def sent_statistics(config: Config, ledger: Sequence[Entry], task: Task) -> Sent
     )
 
 
-def _form(ledger: Sequence[Entry], kind: Kind) -> Shown:
+def _form(ledger: Sequence[Entry], kind: Kind) -> Visibility:
     forms = {e.form for e in ledger if e.kind is kind and e.sender not in {SERVER, AUTHORITY}}
     if not forms:
-        return Shown.NOT_SENT
-    return Shown.EACH if "plaintext" in forms else Shown.TOTALS
+        return Visibility.NOT_SENT
+    return Visibility.EACH if "plaintext" in forms else Visibility.TOTALS
 
 
 def _first(clients: Sequence[Labelled], size: int) -> tuple[Tensor, Tensor]:

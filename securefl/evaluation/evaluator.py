@@ -16,7 +16,7 @@ from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
 from securefl.metrics.chosen import chosen_metric, inferred_metric
-from securefl.metrics.metric import Metric, Pooled
+from securefl.metrics.metric import Metric, PooledScore
 from securefl.trial import labelled, tried
 from securefl.types import Memory, NamedTensors, State
 
@@ -99,11 +99,11 @@ class Evaluator:
         """Name of the metric."""
         return self._metric.name
 
-    def named(self, value: float, loss: float, pooled: Pooled | None = None) -> Score:
+    def named(self, value: float, loss: float, pooled: PooledScore | None = None) -> Score:
         """Return the mean that was worked out elsewhere, under the metric's name."""
         return Score(value, loss, self.metric, pooled=pooled)
 
-    def pooled(self, sums: Tensor) -> Pooled:
+    def pooled(self, sums: Tensor) -> PooledScore:
         """Return the value over all clients, by the sum of their sums."""
         return self._metric.pooled(sums)
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from securefl.build.run import resume, run
 from securefl.data.samples import samples
 from securefl.errors import ConfigError, RunFolderError
-from securefl.evaluation.named_data import (
+from securefl.evaluation.evaluate import (
     BATCH_SIZE,
     UntrainedStatistics,
     check_batch_size,

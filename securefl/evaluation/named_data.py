@@ -1,193 +1,152 @@
-"""Scores of a trained model on data of clients that had no part in its training.
+"""Named data to score a finished run's model on.
 
-UniFed's external clients: the global model, either with the global BN statistics or with those
-that its BN layers estimate from the client's own, unlabelled batches.
+`test` is the run's own test data, `test:fog:3` the same corrupted, `external` the clients that
+it left out, `external:NAME` one of them; all else is a file or a folder.
 """
 
 import copy
-import warnings
-from contextlib import nullcontext
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from math import isqrt
 from pathlib import Path
 
-import safetensors.torch
-from safetensors import SafetensorError
-from torch import nn
-from torch.nn import functional
+import numpy as np
+import torch
+from torch import Tensor
 
-from securefl.algorithms.algorithm import Loss
-from securefl.algorithms.scoring import Score
-from securefl.algorithms.scoring import evaluate as score
-from securefl.data.samples import Given, given_data, samples
-from securefl.errors import ConfigError, RunFolderError
-from securefl.io.files import require_tensors
-from securefl.metrics.chosen import Measure, chosen_metric
-from securefl.norms.adapted import adapted_batch_norm
-from securefl.runs.folder_reader import MODEL, read_config
-from securefl.runs.folder_writer import RunFolder, own_task_needed, way_on
-from securefl.runs.loop import Result
-from securefl.runs.task_record import require_same_task
+from securefl.data.arrays import load_arrays
+from securefl.data.corruptions import corrupt
+from securefl.data.folders import load_class_folders
+from securefl.data.samples import ClientData, samples
+from securefl.errors import ConfigError, DataError
 from securefl.settings.tables import Config
-from securefl.task import Task, configured_task, data_types, with_metric
-from securefl.trial import labelled, require_plain, tried
-from securefl.types import NamedTensors
+from securefl.task import Task
 
-BATCH_SIZE = 32  # UniFed's, where nothing else is said
-
-
-class UntrainedStatistics(UserWarning):
-    """Warning that a run's global BN statistics are those from before its training."""
+_OF_THE_RUN = ("test", "test:CORRUPTION:SEVERITY", "external", "external:NAME")
+_LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as pillow's grey pictures
 
 
-def evaluate(
-    model: "nn.Module | Result | Trained | Path | str",
-    data: Given,
-    *,
-    adapt_bn: float | None = None,
-    batch_size: int = BATCH_SIZE,
-    loss: Loss | None = None,
-    metric: str | Measure | None = None,
-) -> Score:
-    """Score a trained model, with the global BN statistics or adapted ones.
+def named_data(name: str, config: Config, task: Task) -> Mapping[str, ClientData]:
+    """Load a data set by its name, or those of all external clients; the same every time.
 
-    Adapted statistics come from the batches in the order of the samples, and from inputs alone:
-    labels only score. Samples that are sorted by class should be shuffled before, since each batch
-    would then show its class.
+    A file's samples must have the form of the run's test data, or be the same values flat or not
+    flat. Pictures are brought to the size and the channels of the run's, and shuffled.
 
     Args:
-        model: left as it is; or what a run gave, or its folder: its global model is meant.
-        data: (x, y) tensors or numpy arrays, or a torch Dataset.
-        adapt_bn: τ, the weight of the old statistics, 0 <= τ < 1; None keeps the global ones.
-        batch_size: so many samples share one step of the statistics.
-        loss: mean over a batch, of (model output, y); where None, the run's, or cross-entropy for
-            a model of your own.
-        metric: as `Task.metric`; where None, the run's, or it follows from the loss and the data.
-
-    Warns where the global BN statistics are not of training.
+        name: as in this module's first lines.
+        config: the run's.
+        task: the run's.
 
     Raises:
-        ConfigError: τ or the batch size is out of range, or the metric unknown; the run had a task
-            of its own.
-        DataError: data or a model that cannot be used; no BN layer to adapt.
-        RunFolderError: no run's folder, an unfinished or a damaged one.
+        ConfigError: no such corruption, severity or external client.
+        DataError: a file or folder is missing, damaged, or not of the form that the model takes, or
+            the run's targets are numbers, which no file or folder holds.
     """
-    check_batch_size(batch_size)
-    if not isinstance(model, nn.Module):
-        trained = load_trained(model) if isinstance(model, Path | str) else model
-        check_global_model(trained.config)
-        if note := untrained_statistics(trained.config):
-            warnings.warn(note, UntrainedStatistics, stacklevel=2)
-        model, task = trained.model, trained.task
-        if loss is None:
-            loss, metric = task.loss, task.metric if metric is None else metric
-    require_plain(model)
-    own = copy.deepcopy(model)
-    adapted = nullcontext() if adapt_bn is None else adapted_batch_norm(own, adapt_bn)
-    if loss is None:
-        loss = functional.cross_entropy
-    held = samples(given_data(data, "the data", data_types(own, loss)), "the data")
-    of = {"the data": held}
-    held = labelled(of, tried(own, loss, of), loss)["the data"]
-    chosen = None if metric is None else chosen_metric(metric, loss)
-    with adapted:
-        return score(own, held, loss, chosen, batch_size=batch_size)
+    kind, _, detail = name.partition(":")
+    if kind == "test":
+        return {name: _corrupted(detail, config.run.seed, task) if detail else task.test}
+    if kind == "external":
+        return _external(detail, task)
+    return {name: _from_disk(Path(name), config.run.seed, task)}
 
 
-# Two are compared by identity: tensors have no single truth value to compare by.
-@dataclass(frozen=True, slots=True, eq=False)
-class Trained:
-    """Settings, task and model of a finished run."""
-
-    config: Config
-    task: Task
-    """Task of the run; its model is the untrained one."""
-    model: nn.Module
-    """Global model after the last round."""
+def _corrupted(detail: str, seed: int, task: Task) -> ClientData:
+    corruption, _, severity = detail.partition(":")
+    if not re.fullmatch("[0-9]{1,3}", severity):
+        raise ConfigError(f'"test:{detail}": write test:CORRUPTION:SEVERITY, as in test:fog:3')
+    x, y = _test(task)
+    rng = np.random.default_rng(seed)
+    images = corrupt(_as_images(x).numpy(), corruption, int(severity), rng)
+    return torch.from_numpy(images).reshape(x.shape), y
 
 
-def load_trained(folder: Path | str, task: Task | None = None) -> Trained:
-    """Load a finished run, or one that diverged, with the model that its folder holds.
-
-    Args:
-        folder: the run's.
-        task: the one that the run was started with, where it had its own.
-
-    Raises:
-        ConfigError: the run had a task of its own and `task` is None, or the other way round, or
-            `task` is another than the run's; or it trained no global model.
-        RunFolderError: no run's folder, an unfinished or a damaged one, or another model's.
-    """
-    folder = Path(folder)
-    config = read_config(folder)
-    check_global_model(config)
-    if RunFolder(folder).has_own_task() != (task is not None):
+def _external(name: str, task: Task) -> Mapping[str, ClientData]:
+    known = task.external
+    if not known:
         raise ConfigError(
-            own_task_needed(folder, f"securefl.load_trained({str(folder)!r}, task)")
-            if task is None
-            else f"{folder}: this run had no task of its own; load it without one"
+            '"external": this run left no client out; one with data.leave_out has external clients'
         )
-    if task is not None:
-        require_same_task(folder, task, config)
-    task = with_metric(task or configured_task(config), config)
-    return Trained(config, task, with_trained_tensors(folder, task.model))
+    if name and name not in known:
+        raise ConfigError(
+            f'"external:{name}": no such client; this run left out {", ".join(known)}'
+        )
+    return {f"external:{client}": known[client] for client in ([name] if name else known)}
 
 
-def with_trained_tensors(folder: Path, model: nn.Module) -> nn.Module:
-    """Return a copy of a run's model with the trained tensors.
-
-    A run that diverged has left its last good model.
-
-    Raises:
-        RunFolderError: an unfinished run, a damaged one, or another model's.
-    """
-    path = folder / MODEL
-    if not path.is_file():
-        raise RunFolderError(f"{folder}: this run is not finished; go on with {way_on(folder)}")
+def _from_disk(path: Path, seed: int, task: Task) -> ClientData:
     try:
-        require_tensors(path)
-        tensors = safetensors.torch.load_file(path)
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{path}: damaged ({error})") from error
-    model = copy.deepcopy(model)
-    if _layout(tensors) != _layout(model.state_dict()):
-        raise RunFolderError(f"{path}: holds another model than this run trains")
-    model.load_state_dict(tensors)
-    return model
-
-
-def check_global_model(config: Config) -> None:
-    """Raise ConfigError for a run whose clients share nothing, or no whole model."""
-    algorithm = config.algorithm
-    if not algorithm.serves_others:
-        raise ConfigError(
-            f'algorithm.name = "{algorithm.name}" keeps {algorithm.kept} at its clients, and those '
-            "of the global model are from before training, so there is none to score on other "
-            'data; use "fedavg" or another that averages all'
+        is_folder = path.is_dir()
+        found = is_folder or path.exists()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    if not found:
+        raise DataError(
+            f"{path}: no such file or folder; the run itself has {', '.join(_OF_THE_RUN)}"
         )
-    if not algorithm.global_model:
-        raise ConfigError(
-            f'algorithm.name = "{algorithm.name}" trains no global model, so there is none '
-            "to score on "
-            'other data; use "fedavg" or another that averages'
+    if _test(task, 1)[1].is_floating_point():
+        raise DataError(
+            f"{path}: holds classes, and this run's targets are numbers; it can be tried on test"
         )
+    if is_folder:
+        return _pictures(path, seed, task)
+    return _fitted(*load_arrays(path), path, task)
 
 
-def untrained_statistics(config: Config) -> str:
-    """Return a note where the global BN statistics are not of training; empty elsewhere."""
-    algorithm = config.algorithm
-    if not algorithm.statistics_stay:
-        return ""
-    return (
-        f"{algorithm.name} keeps {algorithm.kept} at its clients, so the global statistics are "
-        "those from before training (UniFed)."
-    )
+def _pictures(root: Path, seed: int, task: Task) -> ClientData:
+    wanted = _as_images(_test(task, 1)[0])
+    n_channels, side, width = wanted.shape[1:]
+    if side != width:
+        raise DataError(f"{root}: this run's images are {side} × {width}; pictures become squares")
+    x, y, names = load_class_folders(root, side)
+    n_classes = _n_classes(task)
+    if len(names) != n_classes:
+        raise DataError(
+            f"{root}: {len(names)} class folders for a model of {n_classes} classes, so that a "
+            "label could mean another class; add empty folders for the classes that are missing"
+        )
+    if n_channels == 1:
+        x = torch.einsum("nchw,c->nhw", x, torch.tensor(_LUMA)).unsqueeze(1)
+    # Folders come class by class, and a batch of one class has not the statistics of the client.
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(y)))
+    return _fitted(x[order], y[order], root, task)
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Raise ConfigError for a number of samples that no batch has."""
-    if batch_size < 1:
-        raise ConfigError(f"batch_size = {batch_size}: must be at least 1; UniFed's is 32")
+def _fitted(x: Tensor, y: Tensor, path: Path, task: Task) -> ClientData:
+    """Return (x, y) in the form that the model takes."""
+    like, _ = _test(task, 1)
+    n_classes, wanted, found = _n_classes(task), like.shape[1:], x.shape[1:]
+    if not x.is_floating_point():
+        raise DataError(
+            f"{path}: x holds {str(x.dtype).removeprefix('torch.')}; give floats, scaled as in "
+            "training: 8-bit pixels divided by 255"
+        )
+    if found != wanted and (found.numel() != wanted.numel() or 1 not in {len(found), len(wanted)}):
+        raise DataError(
+            f"{path}: x holds samples of shape {tuple(found)}; the model takes {tuple(wanted)}"
+        )
+    if len(y) and int(y.max()) >= n_classes:
+        raise DataError(f"{path}: label {int(y.max())}; the model's are 0..{n_classes - 1}")
+    return x.to(like.dtype).reshape(-1, *wanted), y
 
 
-def _layout(tensors: NamedTensors) -> dict[str, tuple[object, object]]:
-    return {name: (value.shape, value.dtype) for name, value in tensors.items()}
+def _test(task: Task, n: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return the run's test data, or the first `n` of them."""
+    test = samples(task.test, "the test data")
+    return test.take(torch.arange(n or len(test)))
+
+
+def _n_classes(task: Task) -> int:
+    model = copy.deepcopy(task.model).eval()
+    with torch.no_grad():
+        return int(model(_test(task, 1)[0]).shape[1])
+
+
+def _as_images(x: Tensor) -> Tensor:
+    """Reshape flat squares to images (n, c, side, side): no number is one square and three."""
+    if x.dim() != 2:
+        return x
+    for n_channels in (1, 3):
+        side = isqrt(x.shape[1] // n_channels)
+        if n_channels * side**2 == x.shape[1]:
+            return x.reshape(-1, n_channels, side, side)
+    raise DataError(f"samples of {x.shape[1]} values are no square images")

@@ -33,7 +33,7 @@ class CardHolder(Keyed, Protocol):
 
 
 @runtime_checkable
-class Opener(CardHolder, Protocol):
+class TotalOpener(CardHolder, Protocol):
     """Reader of totals of messages whose clients have given their cards."""
 
     def open(

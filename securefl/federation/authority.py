@@ -8,7 +8,7 @@ from securefl.errors import MessageRefused, TotalRefused
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.noise import Draw, ScoreNoise, gaussian
 from securefl.exchange.one_time_match import split_score
-from securefl.exchange.opener import Answer, KeyAdder, Opener, ScorePart
+from securefl.exchange.opener import Answer, KeyAdder, ScorePart, TotalOpener
 from securefl.exchange.policy import OpeningRule
 from securefl.exchange.sums import OpenedSum
 from securefl.federation.checks import Checks
@@ -18,7 +18,7 @@ from securefl.federation.total import RELEASED, total_bytes
 
 
 @final
-class Authority(Checks[Opener]):
+class Authority(Checks[TotalOpener]):
     """Authority over sums: it opens the totals that the policy allows, of several clients each.
 
     The server is told the total, never the sum of keys that opens it.

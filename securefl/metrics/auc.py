@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from securefl.metrics.classes import CLASSES, IGNORED, are_classes, class_logits, wrong_form
-from securefl.metrics.metric import Metric, Pooled, Pooling, is_nan, zeros_and_ones
+from securefl.metrics.metric import Metric, PooledBy, PooledScore, is_nan, zeros_and_ones
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ class Auc(Metric):
     title: ClassVar[str] = "AUC"
     needs: ClassVar[str] = f"{CLASSES}; or a logit for each label, 0 or 1"
     about: ClassVar[str] = "area under the ROC curve; the mean over classes, each against all"
-    pooling: ClassVar[Pooling] = Pooling.HISTOGRAM
+    pooling: ClassVar[PooledBy] = PooledBy.HISTOGRAM
     of_classes: ClassVar[bool] = True
     ignored: int = IGNORED
     """Label that is left out."""
@@ -64,7 +64,7 @@ class Auc(Metric):
         slots = (side_NT * N_BINS + bin_NT).reshape(-1)
         return slots.bincount(minlength=bin_NT.shape[1] * 2 * N_BINS).double()
 
-    def pooled(self, sums: Tensor) -> Pooled:
+    def pooled(self, sums: Tensor) -> PooledScore:
         """Return the estimate on all clients' samples, and the bound of its error."""
         of_classes, of_others = sums.reshape(-1, 2, N_BINS).unbind(1)
         pairs_T = of_classes.sum(dim=1) * of_others.sum(dim=1)
@@ -72,7 +72,9 @@ class Auc(Metric):
         tied_T = (of_classes * of_others).sum(dim=1) / pairs_T / 2
         areas_T = (of_classes * below).sum(dim=1) / pairs_T + tied_T
         within = _mean(tied_T.tolist())
-        return Pooled(_mean(areas_T.tolist()), self.pooling, 0.0 if math.isnan(within) else within)
+        return PooledScore(
+            _mean(areas_T.tolist()), self.pooling, 0.0 if math.isnan(within) else within
+        )
 
     def _columns(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, bool]:
         """Return scores and whether a sample is of the class, each (N, T), on the CPU.

@@ -8,7 +8,7 @@ from securefl.metrics.auc import Auc
 from securefl.metrics.calibration import CalibrationError
 from securefl.metrics.classes import Accuracy, BalancedAccuracy, Dice, LabelAccuracy, MacroF1
 from securefl.metrics.concordance import Concordance
-from securefl.metrics.metric import Metric, Pooled, Pooling
+from securefl.metrics.metric import Metric, PooledBy, PooledScore
 from securefl.metrics.r_squared import RSquared
 
 METRICS: dict[str, type[Metric]] = {
@@ -54,12 +54,12 @@ def shown(metric: str, value: float) -> str:
     return f"{100 * value:.1f} %" if metric in SHARES else f"{value:.3f}"
 
 
-def shown_over_all(metric: str, pooled: Pooled) -> str:
+def shown_over_all(metric: str, pooled: PooledScore) -> str:
     """Return the value over all clients, for people, after words on where it comes from."""
     value = shown(metric, pooled.value)
-    if pooled.pooling is Pooling.MEAN:
+    if pooled.pooling is PooledBy.MEAN:
         return f"weighted by samples {value}"
-    within = f" ± {pooled.within:.3f}" if pooled.pooling is Pooling.HISTOGRAM else ""
+    within = f" ± {pooled.within:.3f}" if pooled.pooling is PooledBy.HISTOGRAM else ""
     return f"over all samples {value}{within}"
 
 

@@ -32,7 +32,7 @@ Measure = Callable[[Tensor, Tensor], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Own(OfMeans):
+class OwnMeasure(OfMeans):
     """A function of the user's, which is given outputs and targets on the CPU."""
 
     name: str  # type: ignore[misc]  # of an object here, of a class elsewhere
@@ -79,7 +79,7 @@ def chosen_metric(given: str | Measure, loss: object = None) -> Metric:
             f"metric = {given!r:.80}: must be one of {', '.join(METRICS)}, or a function of "
             "(outputs, targets) that gives a number"
         )
-    return Own(getattr(given, "__name__", type(given).__name__), given)
+    return OwnMeasure(getattr(given, "__name__", type(given).__name__), given)
 
 
 def inferred_metric(loss: object, outputs: object, targets: Tensor) -> Metric:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Pooling(StrEnum):
+class PooledBy(StrEnum):
     """Ways in which a metric's value over all clients is found."""
 
     SUMS = "sums"
@@ -29,12 +29,12 @@ class Pooling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
+class PooledScore:
     """A metric's value over all clients."""
 
     value: float
     """NaN where the samples of all clients have none, as AUC of one class alone."""
-    pooling: Pooling
+    pooling: PooledBy
     within: float = 0.0
     """Largest distance from the value on the union, by the histogram's resolution."""
 
@@ -55,7 +55,7 @@ class Metric(ABC):
     """Least value."""
     high: ClassVar[float] = 1.0
     """Largest value."""
-    pooling: ClassVar[Pooling] = Pooling.SUMS
+    pooling: ClassVar[PooledBy] = PooledBy.SUMS
     of_classes: ClassVar[bool] = False
     """True where targets may be numbers of classes. It has a label that is left out."""
     of_numbers: ClassVar[bool] = False
@@ -79,7 +79,7 @@ class Metric(ABC):
         """Return the sums over these samples, shape (n,), float64 on the CPU; raises as `of`."""
 
     @abstractmethod
-    def pooled(self, sums: Tensor) -> Pooled:
+    def pooled(self, sums: Tensor) -> PooledScore:
         """Return the value over all clients, of the sum of their `sums`, shape (n,)."""
 
     def measured(self, outputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
@@ -107,15 +107,15 @@ class OfSums(Metric):
         sums = self.sums(outputs, targets)
         return self.value(sums), sums
 
-    def pooled(self, sums: Tensor) -> Pooled:
+    def pooled(self, sums: Tensor) -> PooledScore:
         """Return the value on the union of all clients' samples."""
-        return Pooled(self.value(sums), self.pooling)
+        return PooledScore(self.value(sums), self.pooling)
 
 
 class OfMeans(Metric):
     """A metric that is no function of sums: over clients the weighted mean of their values."""
 
-    pooling: ClassVar[Pooling] = Pooling.MEAN
+    pooling: ClassVar[PooledBy] = PooledBy.MEAN
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the value times the samples, and the samples; zeros where it is not finite."""
@@ -128,10 +128,10 @@ class OfMeans(Metric):
         sums = outputs.detach().cpu().double().new_tensor([n * value if n else 0.0, n])
         return value, sums
 
-    def pooled(self, sums: Tensor) -> Pooled:
+    def pooled(self, sums: Tensor) -> PooledScore:
         """Return the mean over the samples of clients that have a value."""
         total, n = sums.tolist()
-        return Pooled(total / n if n else math.nan, self.pooling)
+        return PooledScore(total / n if n else math.nan, self.pooling)
 
     def n_sums(self, outputs: Tensor, targets: Tensor) -> int:
         """Return 2."""

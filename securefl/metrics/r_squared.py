@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from securefl.metrics.classes import wrong_form
-from securefl.metrics.metric import Metric, Pooled
+from securefl.metrics.metric import Metric, PooledScore
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,13 +44,13 @@ class RSquared(Metric):
             row.copy_(values.sum(dim=0))
         return found.reshape(-1)
 
-    def pooled(self, sums: Tensor) -> Pooled:
+    def pooled(self, sums: Tensor) -> PooledScore:
         """Return the value on the union of all clients' samples."""
         n_T, y_T, square_T, residual_T = sums.reshape(4, -1)
         spread_T = square_T - y_T.square() / n_T
         # A target that never changes leaves the rounding of the two terms, and no spread.
         spread_T = spread_T.where(spread_T > square_T * 1e-14, spread_T * 0)
-        return Pooled(_explained(residual_T, spread_T), self.pooling)
+        return PooledScore(_explained(residual_T, spread_T), self.pooling)
 
     def _columns(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         if outputs.shape != targets.shape:

@@ -26,7 +26,7 @@ from securefl.errors import (
 )
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.one_time_match import SCORE_BYTES
-from securefl.exchange.opener import Opener
+from securefl.exchange.opener import TotalOpener
 from securefl.exchange.policy import Policy
 from securefl.exchange.profile_match import SCORE
 from securefl.federation.authority import Authority, CheckingOfficer, ScoreAuthority
@@ -191,7 +191,7 @@ class AuthorityProcess:
         check_officers(config, standing.opener.keys.quorum)
         about = standing.trust.clients(), self._policy(standing), log.note, log.history
         self._role: Authority | CheckingOfficer
-        if isinstance(standing.opener, Opener):
+        if isinstance(standing.opener, TotalOpener):
             self._role = Authority(standing.opener, *about)
         else:
             self._role = CheckingOfficer(standing.opener, *about)

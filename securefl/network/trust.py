@@ -13,7 +13,7 @@ from securefl.io.uncopyable import Held
 
 if TYPE_CHECKING:
     from securefl.exchange.card_keys import CardKeys
-    from securefl.exchange.opener import KeyAdder, Opener
+    from securefl.exchange.opener import KeyAdder, TotalOpener
     from securefl.federation.message import Roster
 
 
@@ -67,9 +67,9 @@ class MemberStanding(Held):
     """Keys, roster and policy that hold from now on, at the authority."""
 
     age: tuple[int, int]
-    opener: Opener | KeyAdder = field(repr=False)
-    """Opener, the same object as long as its key is in force: it has the clients' cards. One of
-    several officers adds up keys, and cannot open."""
+    opener: TotalOpener | KeyAdder = field(repr=False)
+    """The same object as long as its key is in force: it has the clients' cards. One of several
+    officers adds up keys, and cannot open."""
     trust: Trust
     policy: Policy
     bundles: Mapping[Role, str]

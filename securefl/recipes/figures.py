@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from securefl.errors import RunFolderError
-from securefl.evaluation.named_data import evaluate, load_trained
+from securefl.evaluation.evaluate import evaluate, load_trained
 from securefl.federation.ledger import AUTHORITY, MEBIBYTE, SERVER, Entry, Ledger
 from securefl.recipes.quantities import Measure
 from securefl.report.census import hours, selected_share, times_selected, watt_hours

@@ -19,7 +19,7 @@ from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.json import parsed
 from securefl.metrics.by_name import ACCURACY as ACCURACY_METRIC
 from securefl.metrics.by_name import is_better
-from securefl.metrics.metric import Pooled
+from securefl.metrics.metric import PooledScore
 from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
@@ -85,7 +85,7 @@ class RoundMetrics:
     """Score on the test data; the accuracy where a folder has no other, as older ones."""
     clients: Mapping[str, ClientScore] = field(default_factory=dict)
     """Scores by client, where each has a model or test data of its own; `score` is their mean."""
-    pooled: Pooled | None = None
+    pooled: PooledScore | None = None
     """Score over all clients' samples, where each has a model or test data of its own."""
     at: str = field(default_factory=utc_now, compare=False, repr=False)
     """Time of the round's end, UTC."""

@@ -22,7 +22,7 @@ import securefl
 from securefl.audit.findings import holds_findings
 from securefl.data.arrays import load_arrays
 from securefl.errors import SecureFLError
-from securefl.evaluation.named_data import with_trained_tensors
+from securefl.evaluation.evaluate import with_trained_tensors
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening

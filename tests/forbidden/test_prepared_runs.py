@@ -22,7 +22,7 @@ from securefl.audit.bounds import report_section as bounds
 from securefl.audit.encryption import verdict as encryption
 from securefl.audit.exposure import verdict as exposure
 from securefl.audit.exposure.evidence import FolderEvidence
-from securefl.evaluation.named_data import load_trained
+from securefl.evaluation.evaluate import load_trained
 from securefl.privacy import client_level
 from securefl.privacy.history import History
 from securefl.runs.folder_reader import OPENINGS, read_run

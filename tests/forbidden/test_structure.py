@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import get_args
@@ -99,6 +100,17 @@ def loaded_by(path):
             case node:
                 left.extend(ast.iter_child_nodes(node))
     return found
+
+
+def test_a_class_has_a_name_of_its_own():
+    """Of two things with one name a reader finds the wrong one."""
+    where = defaultdict(list)
+    for path in modules_of_ours():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where[node.name].append(path.relative_to(ROOT).as_posix())
+    twice = {name: paths for name, paths in where.items() if len(paths) > 1}
+    assert not twice
 
 
 RUNS_CODE = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}

@@ -39,7 +39,7 @@ from securefl.audit.exposure.evidence import FolderEvidence
 from securefl.audit.replay import replayed
 from securefl.audit.rules import Verdict
 from securefl.errors import DataError
-from securefl.evaluation.named_data import load_trained
+from securefl.evaluation.evaluate import load_trained
 from securefl.privacy import client_level, distributed_noise
 from securefl.privacy.clipped import Bounded
 from securefl.privacy.events import Gaussian, Level

@@ -25,7 +25,7 @@ from securefl.metrics.auc import N_BINS
 from securefl.metrics.by_name import METRICS, is_better, listed, worst_of
 from securefl.metrics.calibration import N_BINS as N_CALIBRATION
 from securefl.metrics.chosen import chosen_metric
-from securefl.metrics.metric import Pooling
+from securefl.metrics.metric import PooledBy
 
 NAN = math.nan
 N_SITES = 4
@@ -116,11 +116,11 @@ def test_of_classes_it_is_scikit_learns_and_over_sites_that_of_the_union(name, n
         assert metric.of(logits, labels) == pytest.approx(wanted, abs=1e-12)
         found = pooled(metric, logits, labels, by_sites(seed, len(labels)))
         if name == "auc":
-            assert found.pooling is Pooling.HISTOGRAM
+            assert found.pooling is PooledBy.HISTOGRAM
             assert abs(found.value - wanted) <= found.within + 1e-12
             assert 0 <= found.within < (0.5 if ties else 0.02)
         else:
-            assert found.pooling is Pooling.SUMS
+            assert found.pooling is PooledBy.SUMS
             assert (found.value, found.within) == (pytest.approx(wanted, abs=1e-12), 0)
 
 
@@ -224,7 +224,7 @@ def test_r2_over_sites_is_scikit_learns_on_the_union(shape):
     metric, wanted = chosen_metric("r2"), r2_score(y.reshape(50, -1), output.reshape(50, -1))
     assert metric.of(output, y) == pytest.approx(wanted, abs=1e-12)
     found = pooled(metric, output, y, by_sites(8, 50))
-    assert (found.value, found.pooling) == (pytest.approx(wanted, abs=1e-12), Pooling.SUMS)
+    assert (found.value, found.pooling) == (pytest.approx(wanted, abs=1e-12), PooledBy.SUMS)
 
 
 @pytest.mark.parametrize(("met", "wanted"), [(True, 1.0), (False, 0.0)])
@@ -282,7 +282,7 @@ def test_over_sites_the_c_index_is_the_mean_weighted_by_samples_and_named_so():
     own = [metric.of(risk[at], targets[at]) for at in sites]
     assert math.isnan(own[2])
     found = pooled(metric, risk, targets, sites)
-    assert found.pooling is Pooling.MEAN
+    assert found.pooling is PooledBy.MEAN
     assert found.value == pytest.approx((10 * own[0] + 20 * own[1]) / 30, abs=1e-12)
     none = metric.pooled(metric.sums(risk[30:], targets[30:]))
     assert math.isnan(none.value)
@@ -299,7 +299,7 @@ def test_over_sites_a_function_of_ones_own_is_the_weighted_mean():
     metric, sites = chosen_metric(median_error), torch.arange(30).split([5, 25])
     own = [median_error(outputs[at], y[at]) for at in sites]
     found = pooled(metric, outputs, y, sites)
-    assert found.pooling is Pooling.MEAN
+    assert found.pooling is PooledBy.MEAN
     assert found.value == pytest.approx((5 * own[0] + 25 * own[1]) / 30, abs=1e-12)
 
 

@@ -14,7 +14,7 @@ from processes import PASSPHRASE, passphrase_of
 from securefl.errors import KeyFileError
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.officer import KeySet
-from securefl.exchange.opener import Opener
+from securefl.exchange.opener import TotalOpener
 from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.bundle_keeper import BundleKeeper
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS
@@ -132,7 +132,7 @@ def test_the_authority_of_several_officers_opens_nothing_alone(consortium):
     site = consortium.site
     keeper = FolderKeeper(site.keys, PASSPHRASE)
     first = keeper.now()
-    assert not isinstance(first.opener, Opener)
+    assert not isinstance(first.opener, TotalOpener)
     assert first.opener.keys.key_id == consortium.bundle("client").card_keys.key_id
     assert first.trust.officers() == OFFICERS
     assert first.bundles.keys() == {"client", "server", "officer"}
@@ -142,7 +142,7 @@ def test_the_authority_of_several_officers_opens_nothing_alone(consortium):
     assert keeper.now().opener.epoch == 3
     with cheap():
         set_officers(site.keys, PASSPHRASE, [])
-    assert isinstance(keeper.now().opener, Opener)
+    assert isinstance(keeper.now().opener, TotalOpener)
     assert keeper.now().trust.officers() == ("authority",)
 
 

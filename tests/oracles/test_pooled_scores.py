@@ -21,7 +21,7 @@ from securefl.errors import ConfigError, ValueRefused
 from securefl.exchange.whole import in_parts, joined
 from securefl.federation.message import SCORE_MEAN, SCORES
 from securefl.metrics.chosen import chosen_metric
-from securefl.metrics.metric import Pooling
+from securefl.metrics.metric import PooledBy
 from securefl.runs.folder_reader import BEST, MODEL, RoundMetrics, best_of, read_run
 
 IN_ONE = ("run.engine=sequential", "exchange.encrypt=none")
@@ -96,7 +96,7 @@ def test_over_processes_it_is_that_of_the_union_and_of_a_simulation(
     assert last.metric == name
     assert last.clients == {}
     same_as_union(last.pooled, on_union(here.folder / "run", made, name))
-    assert last.pooled.pooling is (Pooling.HISTOGRAM if name == "auc" else Pooling.SUMS)
+    assert last.pooled.pooling is (PooledBy.HISTOGRAM if name == "auc" else PooledBy.SUMS)
     sent = [entry for entry in record.ledger if entry.name == SCORE_MEAN and entry.sender in NAMES]
     assert {entry.form for entry in sent} == {"ciphertext" if here.sealed else "plaintext"}
     assert not [entry for entry in record.ledger if entry.name in SCORES]
@@ -163,7 +163,7 @@ def test_a_function_of_ones_own_is_weighted_by_samples_and_named_so(consortium, 
     own = [simulated.clients[name].score for name in NAMES]
     wanted = sum(n * of for n, of in zip(sizes, own, strict=True)) / sum(sizes)
     assert simulated.pooled.value == pytest.approx(wanted, abs=1e-12)
-    assert last.pooled.pooling is simulated.pooled.pooling is Pooling.MEAN
+    assert last.pooled.pooling is simulated.pooled.pooling is PooledBy.MEAN
     assert loop.has_said("Round 2/2: middle .*, weighted by samples ")
 
 

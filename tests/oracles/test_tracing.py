@@ -42,7 +42,7 @@ from securefl.audit.tracing.traceable import (
     seen_by_batch_norm,
     seen_by_profiles,
 )
-from securefl.audit.tracing.verdict import RULES, SentStatistics, Shown, Traced
+from securefl.audit.tracing.verdict import RULES, SentStatistics, Traced, Visibility
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.models.build import build_model
@@ -323,16 +323,21 @@ def interval(value):
     return Interval(value, value - 0.02, value + 0.02)
 
 
-SENT = SentStatistics(Shown.TOTALS, Shown.NOT_SENT, n_clients=5, n_records=32)
+SENT = SentStatistics(Visibility.TOTALS, Visibility.NOT_SENT, n_clients=5, n_records=32)
 
 
 @pytest.mark.parametrize(
     ("sent", "auc", "difference", "verdict"),
     [
-        (replace(SENT, statistics=Shown.NOT_SENT), None, 0.9, Verdict.OPEN),
-        (replace(SENT, statistics=Shown.NOT_SENT, profiles=Shown.HIDDEN), None, 0.9, Verdict.HOLDS),
-        (replace(SENT, statistics=Shown.EACH), 0.9, 0.9, Verdict.LEAKS),
-        (replace(SENT, profiles=Shown.EACH), 0.7, 0.9, Verdict.WEAK),
+        (replace(SENT, statistics=Visibility.NOT_SENT), None, 0.9, Verdict.OPEN),
+        (
+            replace(SENT, statistics=Visibility.NOT_SENT, profiles=Visibility.HIDDEN),
+            None,
+            0.9,
+            Verdict.HOLDS,
+        ),
+        (replace(SENT, statistics=Visibility.EACH), 0.9, 0.9, Verdict.LEAKS),
+        (replace(SENT, profiles=Visibility.EACH), 0.7, 0.9, Verdict.WEAK),
         (SENT, 0.55, 0.9, Verdict.WEAK),
         (SENT, 0.9, 0.9, Verdict.LEAKS),
         (replace(SENT, sigma=10.0), 0.5, 0.9, Verdict.HOLDS),

@@ -14,7 +14,7 @@ from made_findings import one_run, records_showing
 
 from securefl import Config
 from securefl.audit.bounds.canary_bounds import CanaryBound, ClientTest
-from securefl.audit.bounds.verdict import Bounded
+from securefl.audit.bounds.verdict import CanaryBounds
 from securefl.audit.encryption.measured import Precision, Security
 from securefl.audit.encryption.opened import EncryptionEvidence, opened_by_name
 from securefl.audit.encryption.verdict import Encrypted, ParameterSet
@@ -25,7 +25,7 @@ from securefl.audit.inversion.verdict import SumsFound
 from securefl.audit.membership.verdict import Compared, MeasuredAttack
 from securefl.audit.rules import decided, deciding
 from securefl.audit.statistics import Interval, Roc
-from securefl.audit.tracing.verdict import SentStatistics, Shown, Traced
+from securefl.audit.tracing.verdict import SentStatistics, Traced, Visibility
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
 from securefl.types import Kind
@@ -81,7 +81,7 @@ def summed(tried=True, rebuilt=False, smaller=()):
 
 # Tracing.
 
-SENT = SentStatistics(Shown.TOTALS, Shown.NOT_SENT, n_clients=5, n_records=32)
+SENT = SentStatistics(Visibility.TOTALS, Visibility.NOT_SENT, n_clients=5, n_records=32)
 
 
 def traced(auc, difference=0.5, noisy=0.5, **sent):
@@ -119,12 +119,12 @@ MADE = {
         Compared([attack(0.6, 0.0), attack(0.9, 0.5)], 100, 100, 0.01),
     ],
     "Bounds on ε": [
-        Bounded("record", 1.0, records_showing(2.0), None),
-        Bounded("client", 9.0, None, clients(shown=5.0)),
-        Bounded("none", math.inf, records_showing(2.0), None),
-        Bounded("none", math.inf, None, None),
-        Bounded("record", 9.0, records_showing(2.0), None),
-        Bounded("client", 9.0, records_showing(2.0), clients()),
+        CanaryBounds("record", 1.0, records_showing(2.0), None),
+        CanaryBounds("client", 9.0, None, clients(shown=5.0)),
+        CanaryBounds("none", math.inf, records_showing(2.0), None),
+        CanaryBounds("none", math.inf, None, None),
+        CanaryBounds("record", 9.0, records_showing(2.0), None),
+        CanaryBounds("client", 9.0, records_showing(2.0), clients()),
     ],
     "Gradient inversion, statistics sealed": [
         hidden(around(9), around(9), around(0)),
@@ -145,11 +145,11 @@ MADE = {
         summed(tried=False),
     ],
     "Tracing": [
-        traced(None, statistics=Shown.NOT_SENT),
-        traced(None, statistics=Shown.HIDDEN),
+        traced(None, statistics=Visibility.NOT_SENT),
+        traced(None, statistics=Visibility.HIDDEN),
         traced(0.9),
         traced(None, noisy=0.7, client_sigma=1.0),
-        traced(0.5, statistics=Shown.EACH),
+        traced(0.5, statistics=Visibility.EACH),
         traced(0.5, difference=0.9),
         traced(0.5, difference=0.9, sigma=10.0),
     ],
@@ -220,7 +220,7 @@ ANY = {
         Compared, st.lists(attacks, min_size=1), *[st.integers(1, 60)] * 2, st.floats(0, 0.5)
     ),
     "Bounds on ε": st.builds(
-        lambda level, claimed, *found: Bounded(
+        lambda level, claimed, *found: CanaryBounds(
             level, math.inf if level == "none" else claimed, *found
         ),
         st.sampled_from(["none", "record", "client"]),
@@ -237,7 +237,7 @@ ANY = {
         lambda statistics, profiles, sigma, *aucs: Traced(
             replace(SENT, statistics=statistics, profiles=profiles, sigma=sigma), *aucs
         ),
-        *[st.sampled_from(Shown)] * 2,
+        *[st.sampled_from(Visibility)] * 2,
         st.none() | st.just(1.0),
         st.none() | intervals,
         *[intervals] * 2,

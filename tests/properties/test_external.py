@@ -21,8 +21,8 @@ from securefl.data.corruptions import corrupt
 from securefl.data.digits import load_digits
 from securefl.data.folders import load_class_folders
 from securefl.errors import ConfigError, DataError, RunFolderError
-from securefl.evaluation.named_data import UntrainedStatistics
-from securefl.evaluation.unseen import unseen_data
+from securefl.evaluation.evaluate import UntrainedStatistics
+from securefl.evaluation.named_data import named_data
 from securefl.runs.folder_reader import read_config
 from securefl_cli.main import main
 
@@ -70,7 +70,7 @@ def test_a_runs_folder_gives_the_model_of_its_last_round(tmp_path):
     assert securefl.evaluate(tmp_path / "run", trained.task.test).accuracy == result.accuracy
     assert securefl.evaluate(trained.model, trained.task.test).accuracy == result.accuracy
     with pytest.raises(ConfigError, match=r"left no client out.*data\.leave_out"):
-        unseen_data("external", trained.config, trained.task)
+        named_data("external", trained.config, trained.task)
 
 
 def test_one_batch_of_everything_is_scored_as_in_training_mode(tiny_task):
@@ -226,7 +226,7 @@ def test_a_folder_that_is_no_runs_folder_is_refused(tmp_path):
 
 def test_the_runs_own_test_data_are_those_of_its_seed(trained):
     """`test` is what every round was tested on."""
-    x, y = unseen_data("test", trained.config, trained.task)["test"]
+    x, y = named_data("test", trained.config, trained.task)["test"]
     split = load_digits(seed=3)
     assert torch.equal(x, split.test_x)
     assert torch.equal(y, split.test_y)
@@ -236,7 +236,7 @@ def test_a_corruption_changes_the_test_images_the_same_way_every_time(trained):
     """Flat digits are corrupted as the images that they are."""
     name = "test:impulse_noise:4"
     (first, y), (second, _) = (
-        unseen_data(name, trained.config, trained.task)[name] for _ in range(2)
+        named_data(name, trained.config, trained.task)[name] for _ in range(2)
     )
     split = load_digits(seed=3)
     images = split.test_x.reshape(-1, 1, 8, 8).numpy()
@@ -249,7 +249,7 @@ def test_a_corruption_changes_the_test_images_the_same_way_every_time(trained):
 def test_external_clients_are_those_that_the_run_left_out(trained):
     """All, or one by its name."""
     for name in ("external", "external:fog"):
-        found = unseen_data(name, trained.config, trained.task)
+        found = named_data(name, trained.config, trained.task)
         assert list(found) == ["external:fog"]
         assert found["external:fog"] is trained.task.external["fog"]
 
@@ -265,7 +265,7 @@ def test_a_file_of_the_runs_test_data_is_the_runs_test_data(trained, tmp_path, s
         np.savez(path, x=x.numpy(), y=y.numpy())
     else:
         save_file({"x": x, "y": y}, path)
-    found_x, found_y = unseen_data(str(path), trained.config, trained.task)[str(path)]
+    found_x, found_y = named_data(str(path), trained.config, trained.task)[str(path)]
     assert torch.equal(found_x, split.test_x)
     assert torch.equal(found_y, split.test_y)
 
@@ -278,7 +278,7 @@ def test_pictures_in_class_folders_become_the_models_inputs(trained, tmp_path):
     for i, (image, label) in enumerate(zip(split.test_x[:60], split.test_y[:60], strict=True)):
         pixels = (255 * image.reshape(8, 8)).round().to(torch.uint8).numpy()
         Image.fromarray(pixels).convert("RGB").save(tmp_path / str(int(label)) / f"{i:03}.png")
-    x, y = unseen_data(str(tmp_path), trained.config, trained.task)[str(tmp_path)]
+    x, y = named_data(str(tmp_path), trained.config, trained.task)[str(tmp_path)]
     given = {(tuple((255 * a).round().int().tolist()), int(b)) for a, b in zip(x, y, strict=True)}
     assert given == {
         (tuple((255 * image).round().int().tolist()), int(label))

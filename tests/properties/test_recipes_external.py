@@ -10,7 +10,7 @@ import pytest
 
 import securefl
 from securefl.errors import ConfigError
-from securefl.evaluation.named_data import load_trained
+from securefl.evaluation.evaluate import load_trained
 from securefl.recipes.recipe import load_recipe
 from securefl.recipes.reproduce import reproduce
 

@@ -18,7 +18,7 @@ from securefl.audit.bounds.canary_bounds import (
     one_run_bound,
 )
 from securefl.audit.bounds.record_bounds import Method, Noise, RecordBounds, record_bounds
-from securefl.audit.bounds.verdict import RULES, Bounded
+from securefl.audit.bounds.verdict import RULES, CanaryBounds
 from securefl.audit.findings import FindingsTable, Number, Section
 from securefl.audit.rules import decided
 from securefl.privacy.accountants import Accountant, epsilon
@@ -86,7 +86,9 @@ def epsilon_section(
         seed: of the canaries.
     """
     claimed = _claimed(config, history)
-    verdict, words, do = decided(RULES, Bounded(config.privacy.level, claimed, records, clients))
+    verdict, words, do = decided(
+        RULES, CanaryBounds(config.privacy.level, claimed, records, clients)
+    )
     return Section(
         "epsilon",
         "Bounds on ε",

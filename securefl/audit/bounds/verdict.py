@@ -33,7 +33,7 @@ def meaning_of(shown: float) -> str:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Bounded:
+class CanaryBounds:
     """Bounds of a run from both sides: what the rules go by."""
 
     level: str
@@ -73,7 +73,7 @@ def _wrong_noise(clients: ClientTest) -> str:
     )
 
 
-def _too_few_canaries(found: Bounded) -> str:
+def _too_few_canaries(found: CanaryBounds) -> str:
     ceiling = f"{found.records.ceiling:.2g}" if found.records else "nothing"
     return (
         f"ε is said to be at most {found.claimed:.3g} for {found.whom}. So many canary records can "
@@ -81,7 +81,7 @@ def _too_few_canaries(found: Bounded) -> str:
     )
 
 
-def _stood(found: Bounded) -> str:
+def _stood(found: CanaryBounds) -> str:
     least = f"canary records show at least {found.shown:.2g}"
     if clients := found.clients:
         least = (
@@ -93,7 +93,7 @@ def _stood(found: Bounded) -> str:
     )
 
 
-RULES: tuple[Rule[Bounded], ...] = (
+RULES: tuple[Rule[CanaryBounds], ...] = (
     Rule(
         Verdict.LEAKS,
         # A record is a part of a client: what hides clients hides it, too.

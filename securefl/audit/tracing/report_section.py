@@ -14,7 +14,7 @@ from securefl.audit.statistics import Interval
 from securefl.audit.tracing.differencing import Differenced, Setting, differenced
 from securefl.audit.tracing.likelihood import Others, private_limit
 from securefl.audit.tracing.setup import EFFORTS, Release, TracingSetup
-from securefl.audit.tracing.verdict import RULES, SentStatistics, Shown, Traced, told_apart
+from securefl.audit.tracing.verdict import RULES, SentStatistics, Traced, Visibility, told_apart
 from securefl.data.split import Labelled
 from securefl.report.plots import COLOURS, STYLES, bare, png
 
@@ -149,14 +149,14 @@ class _Run:
 
 def _run(setup: TracingSetup, sent: SentStatistics) -> _Run | None:
     """Trace what this run shows; None where nobody reads it, or only with clients' noise."""
-    if sent.worst not in {Shown.EACH, Shown.TOTALS} or sent.client_sigma is not None:
+    if sent.worst not in {Visibility.EACH, Visibility.TOTALS} or sent.client_sigma is not None:
         return None
     of_layers = sent.statistics is sent.worst and setup.layers
     release: Release = setup.layers if of_layers and setup.layers else setup.profiles
     what = "all BN layers' statistics" if of_layers else "a profile"
     if sent.sigma is not None:
         release, what = setup.private(sent.sigma), f"{what} with noise, σ = {sent.sigma:g}"
-    n_clients = 1 if sent.worst is Shown.EACH else sent.n_clients
+    n_clients = 1 if sent.worst is Visibility.EACH else sent.n_clients
     n = max(min(sent.n_records, setup.most(n_clients)), 2)
     whose = "one client" if n_clients == 1 else f"{n_clients} clients"
     found = setup.auc(release, n, n_clients)

@@ -8,7 +8,7 @@ from securefl.audit.rules import Rule, Verdict, always
 from securefl.audit.statistics import Interval
 
 
-class Shown(StrEnum):
+class Visibility(StrEnum):
     """Form in which a statistic leaves a client."""
 
     NOT_SENT = "not sent"
@@ -22,9 +22,9 @@ class Shown(StrEnum):
 class SentStatistics:
     """Statistics that a run's clients send, and in which a record can be traced."""
 
-    statistics: Shown
+    statistics: Visibility
     """Means and variances of BN layers."""
-    profiles: Shown
+    profiles: Visibility
     """Profiles of FedProf; encrypted ones are `HIDDEN`, since scores alone are opened."""
     n_clients: int
     """Clients whose statistics are in one total."""
@@ -42,9 +42,9 @@ class SentStatistics:
     """Noise at client level, privacy.sigma; None without."""
 
     @property
-    def worst(self) -> Shown:
+    def worst(self) -> Visibility:
         """Form of the statistic of which most is seen."""
-        order = (Shown.EACH, Shown.TOTALS, Shown.HIDDEN, Shown.NOT_SENT)
+        order = (Visibility.EACH, Visibility.TOTALS, Visibility.HIDDEN, Visibility.NOT_SENT)
         return min((self.statistics, self.profiles), key=order.index)
 
 
@@ -75,12 +75,16 @@ class Traced:
     @property
     def each_read(self) -> bool:
         """True where the server reads statistics of each client, without noise of clients."""
-        return self.run is not None and self.sent.worst is Shown.EACH
+        return self.run is not None and self.sent.worst is Visibility.EACH
 
     @property
     def two_sums_show(self) -> bool:
         """True where two totals that differ by one client show its records."""
-        alone = self.run is not None and self.sent.worst is Shown.TOTALS and self.sent.sigma is None
+        alone = (
+            self.run is not None
+            and self.sent.worst is Visibility.TOTALS
+            and self.sent.sigma is None
+        )
         return alone and told_apart(self.difference)
 
 
@@ -111,7 +115,7 @@ def _in_words(found: Traced) -> str:
 RULES: tuple[Rule[Traced], ...] = (
     Rule(
         Verdict.OPEN,
-        lambda found: found.sent.worst is Shown.NOT_SENT,
+        lambda found: found.sent.worst is Visibility.NOT_SENT,
         "no client sends statistics or profiles",
         lambda _: (
             "No client of this run sends statistics or profiles, so nobody can trace a record in "
@@ -120,7 +124,7 @@ RULES: tuple[Rule[Traced], ...] = (
     ),
     Rule(
         Verdict.HOLDS,
-        lambda found: found.sent.worst is Shown.HIDDEN,
+        lambda found: found.sent.worst is Visibility.HIDDEN,
         "nobody reads what a record could be traced in: of sealed profiles scores alone are opened",
         lambda _: (
             "Profiles travel encrypted, and only scores of them are opened: nobody reads the "
