@@ -16,7 +16,6 @@ from securefl.algorithms.algorithm import Algorithm, Loss
 from securefl.data.catalogue import Targets
 from securefl.data.federation import load_federation
 from securefl.data.samples import ClientData, Dtypes, Given, Samples, given_data, samples
-from securefl.data.sources import leave_out_choices
 from securefl.errors import ConfigError, DataError
 from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.io.text import can_name_a_folder
@@ -282,18 +281,6 @@ def placed(task: Task, device: str | None) -> Task:
 def configured_loss(config: Config) -> Loss:
     """Return the loss of the settings' data, by the form of their targets."""
     return LOSSES[config.data.traits.targets]
-
-
-def domains(config: Config) -> list[str]:
-    """Return what `data.leave_out` can be, one after the other, for leave-one-out.
-
-    Families of corruptions, or the folders and hospitals that are clients.
-
-    Raises:
-        ConfigError: the clients do not differ by domain, or there is one domain alone.
-        DataError: the folder of the domains cannot be read.
-    """
-    return leave_out_choices(config.data)
 
 
 def client_data(config: Config, task: Task) -> tuple[dict[str, Samples], int]:

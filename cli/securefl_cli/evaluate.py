@@ -15,8 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from securefl.data.domains import leave_out_choices
 from securefl.io.text import printable
 from securefl.metrics.by_name import METRICS, listed
+from securefl.settings.clashes import require_global_model
 from securefl.settings.data_set import require_data_set
 from securefl.settings.load import load_config
 from securefl_cli.own_data import Own, allowed_model_option, sites_option
@@ -219,6 +221,8 @@ def leave_one_out(
     """  # noqa: D301  (click wants the backspace itself)
     config = load_config(config_file, settings)
     require_data_set(config)
+    require_global_model(config)
+    leave_out_choices(config.data)
     from securefl import leave_one_out as report_on
     from securefl.evaluation.evaluate import UntrainedStatistics
     from securefl.evaluation.leave_one_out import JSON_REPORT, MARKDOWN_REPORT

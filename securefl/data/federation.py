@@ -13,13 +13,14 @@ from torch import Tensor
 
 from securefl.data.catalogue import Targets
 from securefl.data.corruptions import corrupt
+from securefl.data.domains import left_out
 from securefl.data.files import Domains
 from securefl.data.partition import Partition, parse_partition, split_clients
 from securefl.data.public import carve_public, check_disjoint
 from securefl.data.quality import Quality, spoilt_clients
 from securefl.data.samples import samples
 from securefl.data.skew import noise_ladder, skewed_clients
-from securefl.data.sources import left_out, load_domains, load_split
+from securefl.data.sources import load_domains, load_split
 from securefl.data.split import TEST_SHARE, Labelled, Split, n_outputs
 from securefl.errors import ConfigError, DataError
 from securefl.settings.data import DataTable

@@ -27,6 +27,7 @@ from securefl.runs.folder_reader import MODEL, read_config
 from securefl.runs.folder_writer import RunFolder, own_task_needed, way_on
 from securefl.runs.loop import Result
 from securefl.runs.task_record import require_same_task
+from securefl.settings.clashes import require_global_model
 from securefl.settings.tables import Config
 from securefl.task import Task, configured_task, data_types, with_metric
 from securefl.trial import labelled, require_plain, tried
@@ -74,7 +75,7 @@ def evaluate(
     check_batch_size(batch_size)
     if not isinstance(model, nn.Module):
         trained = load_trained(model) if isinstance(model, Path | str) else model
-        check_global_model(trained.config)
+        require_global_model(trained.config)
         if note := untrained_statistics(trained.config):
             warnings.warn(note, UntrainedStatistics, stacklevel=2)
         model, task = trained.model, trained.task
@@ -119,7 +120,7 @@ def load_trained(folder: Path | str, task: Task | None = None) -> Trained:
     """
     folder = Path(folder)
     config = read_config(folder)
-    check_global_model(config)
+    require_global_model(config)
     if RunFolder(folder).has_own_task() != (task is not None):
         raise ConfigError(
             own_task_needed(folder, f"securefl.load_trained({str(folder)!r}, task)")
@@ -153,23 +154,6 @@ def with_trained_tensors(folder: Path, model: nn.Module) -> nn.Module:
         raise RunFolderError(f"{path}: holds another model than this run trains")
     model.load_state_dict(tensors)
     return model
-
-
-def check_global_model(config: Config) -> None:
-    """Raise ConfigError for a run whose clients share nothing, or no whole model."""
-    algorithm = config.algorithm
-    if not algorithm.serves_others:
-        raise ConfigError(
-            f'algorithm.name = "{algorithm.name}" keeps {algorithm.kept} at its clients, and those '
-            "of the global model are from before training, so there is none to score on other "
-            'data; use "fedavg" or another that averages all'
-        )
-    if not algorithm.global_model:
-        raise ConfigError(
-            f'algorithm.name = "{algorithm.name}" trains no global model, so there is none '
-            "to score on "
-            'other data; use "fedavg" or another that averages'
-        )
 
 
 def untrained_statistics(config: Config) -> str:

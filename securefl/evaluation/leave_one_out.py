@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from securefl.build.run import resume, run
+from securefl.data.domains import leave_out_choices
 from securefl.data.samples import samples
 from securefl.errors import ConfigError, RunFolderError
 from securefl.evaluation.evaluate import (
     BATCH_SIZE,
     UntrainedStatistics,
     check_batch_size,
-    check_global_model,
     evaluate,
     untrained_statistics,
     with_trained_tensors,
@@ -28,8 +28,9 @@ from securefl.report.external import ExternalScore, LeaveOneOut
 from securefl.runs.folder_reader import holds_run, read_config, read_run
 from securefl.runs.folder_writer import RunFolder, write_atomically
 from securefl.runs.loop import OnRound
+from securefl.settings.clashes import require_global_model
 from securefl.settings.tables import Config
-from securefl.task import Task, configured_task, domains, own_settings, with_metric
+from securefl.task import Task, configured_task, own_settings, with_metric
 
 JSON_REPORT, MARKDOWN_REPORT = "report.json", "report.md"
 
@@ -69,7 +70,7 @@ def leave_one_out(
         Diverged: a run has; its folder holds the rounds before.
     """
     check_batch_size(batch_size)
-    check_global_model(config)
+    require_global_model(config)
     if note := untrained_statistics(config):
         warnings.warn(note, UntrainedStatistics, stacklevel=2)
     folds = _folds(config, tasks)
@@ -104,12 +105,9 @@ def _folds(
 ) -> Mapping[str, tuple[Config, Task | None]]:
     """Return settings and own task by the domain that they leave out."""
     if tasks is None:
-        if config.data.leave_out is not None:
-            raise ConfigError(
-                f'data.leave_out = "{config.data.leave_out}": leave-one-out leaves out each domain '
-                "in turn; leave this setting out"
-            )
-        return {domain: (_without(config, domain), None) for domain in domains(config)}
+        return {
+            domain: (_without(config, domain), None) for domain in leave_out_choices(config.data)
+        }
     if not tasks:
         raise ConfigError("tasks: there is none; leave-one-out needs one for each domain")
     for domain, task in tasks.items():

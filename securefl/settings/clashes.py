@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from securefl.data.catalogue import Targets
+from securefl.errors import ConfigError
 from securefl.settings.axes import NORMALISATIONS, SELECTORS
 from securefl.settings.samples_clashes import reasons_against_samples
 
@@ -59,6 +60,23 @@ def reasons_against(config: Config) -> Iterator[str]:
             f'"{config.algorithm.name}": it needs batch normalisation, and the model has none; set '
             'model.norm = "batch" and no width of 0, or algorithm.name = "fedavg" with '
             'exchange.encrypt = "model" or "none"'
+        )
+
+
+def require_global_model(config: Config) -> None:
+    """Raise ConfigError for a run whose clients share nothing, or no whole model."""
+    algorithm = config.algorithm
+    if not algorithm.serves_others:
+        raise ConfigError(
+            f'algorithm.name = "{algorithm.name}" keeps {algorithm.kept} at its clients, and those '
+            "of the global model are from before training, so there is none to score on other "
+            'data; use "fedavg" or another that averages all'
+        )
+    if not algorithm.global_model:
+        raise ConfigError(
+            f'algorithm.name = "{algorithm.name}" trains no global model, so there is none '
+            "to score on "
+            'other data; use "fedavg" or another that averages'
         )
 
 

@@ -7,10 +7,9 @@ there are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from securefl.data.catalogue import left_out_of
+from securefl.data.domains import domain_families, left_out
 from securefl.errors import ConfigError
 from securefl.settings.axes import DrawnSelector
 
@@ -111,11 +110,10 @@ def _is_folder(data: DataTable) -> bool:
 
 def _n_clients(data: DataTable) -> int | None:
     """Return the number of clients that train; None where its files alone tell."""
-    families = data.families
-    if not families and data.traits.listed:
-        families = resolve_name(data.traits.listed)(data)
-    gone = left_out_of(families, data.leave_out) if data.leave_out is not None else frozenset()
+    if data.traits.listed and data.traits.domains:  # its folder may have some of them
+        return None
+    families, gone = domain_families(data), left_out(data)
     if data.traits.by_domain:
-        return None if data.traits.listed and data.traits.domains else len(families) - len(gone)
+        return len(families) - len(gone)
     kept = [name not in gone for name in families] or [True]
     return sum(kept[i % len(kept)] for i in range(data.clients))

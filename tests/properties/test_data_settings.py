@@ -25,11 +25,12 @@ from securefl.data.catalogue import CIFAR10_C, DATA_SETS, Inputs, Targets
 from securefl.data.cifar import load_cifar10_c
 from securefl.data.corruptions import CORRUPTIONS, corrupt
 from securefl.data.digits import load_digits
+from securefl.data.domains import leave_out_choices
 from securefl.data.medmnist import MEDMNIST
 from securefl.errors import ConfigError, DataError
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
-from securefl.task import configured_task, domains
+from securefl.task import configured_task
 
 pytestmark = pytest.mark.shapes
 
@@ -210,7 +211,7 @@ def test_cifar10_c_has_fifteen_clients_unless_corruptions_are_named(tmp_path):
     """UniFed's three, four, three and five, by family; domains need no file."""
     config = configure(dataset="cifar10-c", root=tmp_path)
     families = list(CIFAR10_C.values())
-    assert [families.count(family) for family in domains(config)] == [3, 4, 3, 5]
+    assert [families.count(family) for family in leave_out_choices(config.data)] == [3, 4, 3, 5]
     write_cifar10_c(tmp_path, CIFAR10_C, [0, 1, 2] * 2)
     assert len(configured_task(config).clients) == 15
     left = task_of(dataset="cifar10-c", root=tmp_path, leave_out="digital")
@@ -225,7 +226,7 @@ def test_an_external_folder_tests_on_all_its_pictures_and_trains_nobody(tmp_path
     """The domains' colours tell whose picture is where; classes come mixed, not one by one."""
     write_folders(tmp_path, n=20)
     settings = {"dataset": "folders", "root": tmp_path, "side": 8, "model": "cnn"}
-    assert domains(configure(**settings)) == ["amazon", "dslr", "webcam"]
+    assert leave_out_choices(configure(**settings).data) == ["amazon", "dslr", "webcam"]
     task = task_of(leave_out="dslr", **settings)
     assert list(task.external) == ["dslr"]
     x, y = task.external["dslr"]
@@ -252,7 +253,7 @@ def test_every_hospital_of_camelyon17_is_a_client(tmp_path):
     """Three with twelve patches, or with the six that `n_per_center` keeps."""
     write_camelyon(tmp_path, [0, 1, 4] * 12)
     settings = {"dataset": "camelyon17", "root": tmp_path, "side": 16, "model": "cnn"}
-    assert domains(configure(**settings)) == ["center-0", "center-1", "center-4"]
+    assert leave_out_choices(configure(**settings).data) == ["center-0", "center-1", "center-4"]
     task = task_of(leave_out="center-4", **settings)
     assert [len(y) for _, y in [*task.clients, *task.client_tests]] == [9, 9, 3, 3]
     assert task.external["center-4"][0].shape == (12, 3, 16, 16)
@@ -324,11 +325,11 @@ def test_clients_of_a_left_out_corruption_do_not_train(leave_out):
 
 def test_leave_one_out_goes_over_the_families_that_are_there():
     """Three families among four corruptions, in their order; one alone cannot be left out."""
-    assert domains(configure(corruptions=FOUR)) == ["noise", "weather", "digital"]
+    assert leave_out_choices(configure(corruptions=FOUR).data) == ["noise", "weather", "digital"]
     with pytest.raises(ConfigError, match="has noise: leaving one out needs two"):
-        domains(configure(corruptions=FOUR[:2]))
+        leave_out_choices(configure(corruptions=FOUR[:2]).data)
     with pytest.raises(ConfigError, match="has no domain: leaving one out needs two"):
-        domains(configure())
+        leave_out_choices(configure().data)
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet:0.5", "label-quantity:1"])

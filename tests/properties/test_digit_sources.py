@@ -16,10 +16,11 @@ import securefl
 from securefl.data import digits_by_source, mnist_5000, packages
 from securefl.data.catalogue import DATA_SETS
 from securefl.data.digits_by_source import load_opencv_digits
+from securefl.data.domains import leave_out_choices
 from securefl.data.mnist_5000 import load_mnist_5000
 from securefl.errors import ConfigError, DataError
 from securefl.settings.load import load_config
-from securefl.task import configured_task, domains
+from securefl.task import configured_task
 
 pytestmark = pytest.mark.shapes
 
@@ -164,7 +165,7 @@ def test_each_source_is_a_client_of_images_of_one_size(installed, opencv):
 def test_a_source_that_is_left_out_tests_on_all_its_digits(installed, opencv):
     """One after the other, for leave-one-out."""
     config = load_config(settings=["data.dataset=digits-by-source", f"data.root='{opencv}'"])
-    assert domains(config) == ["optdigits", "mnist", "opencv"]
+    assert leave_out_choices(config.data) == ["optdigits", "mnist", "opencv"]
     for name, n in (("optdigits", 1797), ("mnist", 5000), ("opencv", 5000)):
         task = of_sources(opencv, f"data.leave_out={name}")
         assert [len(y) for _, y in task.external.values()] == [n]

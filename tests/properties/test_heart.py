@@ -16,10 +16,11 @@ from sklearn.model_selection import train_test_split
 import securefl
 from securefl.data import heart, packages
 from securefl.data.catalogue import DATA_SETS
+from securefl.data.domains import leave_out_choices
 from securefl.data.heart import HOSPITALS, load_heart
 from securefl.errors import ConfigError, DataError
 from securefl.settings.load import load_config
-from securefl.task import configured_task, domains
+from securefl.task import configured_task
 
 pytestmark = pytest.mark.shapes
 
@@ -262,7 +263,7 @@ def test_each_hospital_is_a_client_with_its_own_fixed_test(uci):
     for mine, theirs in zip(one.clients, other.clients, strict=True):
         assert torch.equal(mine[0], theirs[0])
     assert len(one.test[1]) == 254
-    assert domains(load_config(settings=settings)) == list(SIZES)
+    assert leave_out_choices(load_config(settings=settings).data) == list(SIZES)
     left = configured_task(load_config(settings=[*settings, "data.leave_out=switzerland"]))
     assert [len(y) for _, y in left.clients] == [199, 172, 85]
     x, y = left.external["switzerland"]

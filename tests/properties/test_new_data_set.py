@@ -12,9 +12,10 @@ from click.testing import CliRunner
 import securefl
 from securefl.data import heart, opt, tcga_brca
 from securefl.data.catalogue import DATA_SETS, DataSet, Inputs, Targets
+from securefl.data.domains import leave_out_choices
 from securefl.errors import ConfigError
 from securefl.settings.load import load_config
-from securefl.task import configured_task, domains
+from securefl.task import configured_task
 from securefl_cli.main import main
 
 DEALT = """
@@ -75,7 +76,7 @@ def test_a_data_set_that_comes_by_domain_runs_a_round(new_module, monkeypatch):
     )
     monkeypatch.setitem(DATA_SETS, "lamps", line)
     chosen = [*FAST, "data.dataset=lamps", 'data.root="."']
-    assert domains(load_config(settings=chosen)) == ["dark", "bright"]
+    assert leave_out_choices(load_config(settings=chosen).data) == ["dark", "bright"]
     assert list(configured_task(load_config(settings=chosen)).external) == []
     config = load_config(settings=[*chosen, "data.leave_out=dark"])
     task = configured_task(config)

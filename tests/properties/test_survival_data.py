@@ -17,11 +17,12 @@ from packaged_files import install
 import securefl
 from securefl.data import azpro, lung, packages
 from securefl.data.catalogue import DATA_SETS
+from securefl.data.domains import leave_out_choices
 from securefl.data.tables import parse_csv
 from securefl.data.tcga_brca import REGIONS, load_tcga_brca
 from securefl.errors import DataError
 from securefl.settings.load import load_config
-from securefl.task import configured_task, domains
+from securefl.task import configured_task
 
 pytestmark = pytest.mark.shapes
 
@@ -88,7 +89,7 @@ def reading(row):
 def test_lungs_readings_need_no_other_patient(lung_file, patients):
     """Zeros and units are public, what is missing is marked; a third tests, by the seed."""
     one, other = (configured_task(config("lung", f"run.seed={seed}")) for seed in (0, 1))
-    assert domains(config("lung")) == [*lung.INSTITUTIONS]
+    assert leave_out_choices(config("lung").data) == [*lung.INSTITUTIONS]
     assert sizes(one) == sizes(other)
     assert any(
         not torch.equal(a, b) for (a, _), (b, _) in zip(one.clients, other.clients, strict=True)
@@ -176,7 +177,7 @@ def test_stays_are_read_from_the_packages_archive_by_hospital(azpro_file):
     """The logarithm of the days, of numbers by domain: one output, R²."""
     task = configured_task(config("azpro", 'model.dtype="float64"'))
     assert sizes(task) == [(6, 2)] * 17
-    assert domains(config("azpro"))[:2] == ["hospital-0.1", "hospital-2.4"]
+    assert leave_out_choices(config("azpro").data)[:2] == ["hospital-0.1", "hospital-2.4"]
     x, y = (torch.cat(parts) for parts in zip(task.clients[1], task.client_tests[1], strict=True))
     wanted = [[i % 2, 1, 0, i % 3 % 2, math.log(1 + i % 9)] for i in range(8, 16)]
     found = torch.cat([x, y], dim=1).tolist()

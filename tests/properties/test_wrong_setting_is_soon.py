@@ -50,6 +50,23 @@ def test_nor_for_a_metric_that_no_data_set_of_that_name_has(command, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+LEFT_OUT = {
+    "data.leave_out": (
+        "data.leave_out=hospital-2.4",
+        "leave-one-out leaves out each domain in turn",
+    ),
+    "the algorithm": ("algorithm.name=fedper", "none to score on other data"),
+    "no domains": ("data.dataset=digits", "leaving one out needs two"),
+}
+
+
+@pytest.mark.parametrize(("setting", "rule"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_nor_for_what_leave_one_out_cannot_have(setting, rule, tmp_path):
+    (tmp_path / "job.toml").write_text('data = {dataset = "azpro"}\n')
+    done = called(("leave-one-out", "job.toml", "--set", setting, "--out", "out"), tmp_path)
+    assert rule in done.stderr
+
+
 def called(command, folder):
     """The refused command, which ended without torch."""
     done = subprocess.run(
