@@ -203,7 +203,10 @@ def test_devices_are_described_by_a_preset_by_keys_or_by_both():
         (["devices.preset=emnsit"], "devices.preset = 'emnsit'"),
         (["devices.preset=emnist", "devices.clock_ghz=0.0"], "devices.clock_ghz = 0.0"),
         (["devices.preset=emnist", "devices.snr_db=nan"], "devices.snr_db = nan"),
-        (["devices.clock_ghz=1.5"], "devices: bandwidth_mhz, snr_db, .* missing; give all of"),
+        (
+            ["devices.clock_ghz=1.5"],
+            "devices.clock_ghz = 1.5: bandwidth_mhz, snr_db, .* missing; give all of",
+        ),
         (["devices.deadline_s=3.0"], r"devices.deadline_s = 3.0: without devices nothing takes"),
         (["devices.dropout=1.0"], "devices.dropout = 1.0"),
     ],
