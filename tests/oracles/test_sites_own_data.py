@@ -18,8 +18,10 @@ from securefl.build.own_data import task_at, task_of_sites
 from securefl.build.own_model import code_of
 from securefl.data.catalogue import Targets
 from securefl.errors import ConfigError, DataError, PeerError, RunFolderError
+from securefl.io.tensors import read_tensors
 from securefl.network.party import client_party
 from securefl.network.server import server_job
+from securefl.network.store import MODELS
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 NUMBERS = (
@@ -91,6 +93,11 @@ def test_sites_with_files_of_their_own_end_where_a_rehearsal_does(
     assert [(m.score, m.loss) for m in over] == [(m.score, m.loss) for m in result.metrics]
     metrics = {Targets.CLASSES: over[0].metric, Targets.NUMBERS: "r2", Targets.SURVIVAL: "c-index"}
     assert {m.metric for m in over} == {metrics[job.config.targets]}
+    for name, own in result.own.items():  # and each site keeps its own part of the model
+        (path,) = (job.party(name).folder / MODELS).iterdir()
+        part = read_tensors(path)
+        assert part.keys() == own.keys()
+        assert all(torch.equal(part[n], own[n]) for n in own)
 
 
 @pytest.mark.parametrize("settings", [("algorithm.name=fedtan",), ("solver.name=scaffold",)])
