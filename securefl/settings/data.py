@@ -15,7 +15,7 @@ from securefl.data.catalogue import (
     names_by_domain,
 )
 from securefl.errors import ConfigError
-from securefl.settings.table import ClosedShare, Table
+from securefl.settings.table import ClosedShare, Table, one_of
 
 OfImages = Literal["irrelevant", "blurred", "salt-and-pepper"]
 OfReadings = Literal["polluted", "noisy"]
@@ -48,7 +48,7 @@ def _partition(text: str) -> str:
 class DataTable(Table):
     """The table `[data]`."""
 
-    dataset: Annotated[str, AfterValidator(_known)] = "digits"
+    dataset: Annotated[str, AfterValidator(_known), one_of(DATA_SETS)] = "digits"
     """A name of `securefl.data.catalogue`. Where a data set comes by domain, each domain is a
     client, and `partition` and `clients` do not count."""
     root: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None

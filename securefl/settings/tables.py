@@ -49,7 +49,7 @@ from securefl.settings.models import MODELS
 from securefl.settings.reasons import reasons_of
 from securefl.settings.samples import SamplesTable
 from securefl.settings.sites import SitesTable
-from securefl.settings.table import Count, NotNegative, Positive, Share, Table
+from securefl.settings.table import Count, NotNegative, Positive, Share, Table, one_of
 
 FEWEST_ROUNDS_WITH_DROPS = 50
 DEFAULT_LR_DROPS = (0.5, 0.75)
@@ -87,7 +87,7 @@ class RunTable(Table):
     differential privacy follows `privacy.noise` alone: where that is not "seeded", no private run
     repeats."""
     rounds: Count = 200
-    metric: Annotated[str, AfterValidator(require_known)] | None = None
+    metric: Annotated[str, AfterValidator(require_known), one_of(METRICS)] | None = None
     """Metric of tests, one of `securefl.metrics.by_name.METRICS`. Where absent, accuracy of classes
     and R² of numbers; of a task of one's own, the task's, or what its loss implies."""
     engine: Literal["auto", "sequential", "vectorised", "parallel", "ray"] = "auto"
@@ -243,7 +243,10 @@ class TrainTable(Table):
 class ExchangeTable(Table):
     """The table `[exchange]`."""
 
-    encrypt: Annotated[tuple[Encrypt, ...], BeforeValidator(_listed)] = (Encrypt.MODEL,)
+    encrypt: Annotated[
+        tuple[Encrypt, ...],
+        BeforeValidator(_listed, json_schema_input_type=tuple[Encrypt, ...] | str),
+    ] = (Encrypt.MODEL,)
     """`model` (everything), `statistics`, `profiles` or both (`statistics,profiles`), or `none`."""
     min_clients: Annotated[int, Field(ge=3, le=10**6, strict=True)] = 3
     """The authority opens no total of fewer: with two, each learns the other's value."""
