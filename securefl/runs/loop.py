@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -57,6 +57,7 @@ from securefl.runs.folder_reader import (
     best_of,
     read_metrics,
 )
+from securefl.runs.frame import frame
 from securefl.runs.session import InFlight, torch_threads
 from securefl.selection.participation import Participation
 from securefl.selection.round_participants import RoundParticipants
@@ -75,6 +76,7 @@ _STILL = "the round passes: its totals left the model as it was, bit for bit (tr
 COUNTED_IN = "counted_in"
 OnRound = Callable[[RoundMetrics], None]
 OnStart = Callable[[str], None]
+OnEnd = Callable[["Result"], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -140,6 +142,10 @@ class Result:
         for name, model in models.items():
             lay_over(model, self.own[name])
         return models
+
+    def frame(self) -> Any:
+        """Return a row for each round: see `securefl.runs.frame.frame`."""
+        return frame(self.metrics)
 
     def __repr__(self) -> str:
         if not self.metrics:
