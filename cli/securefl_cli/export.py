@@ -1,4 +1,4 @@
-"""`securefl export`: a finished run's model, to use without SecureFL."""
+"""`securefl export` and `card`: a finished run's model, to take along, and what to say of it."""
 
 from __future__ import annotations
 
@@ -95,3 +95,32 @@ def export(  # noqa: PLR0913, PLR0917  (click gives each option)
         click.echo(f"Model: {export_model(trained, out, name or '')}")
     if note := note_on(trained):
         click.echo(f"Note: {note}", err=True)
+
+
+@click.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.md",
+    help="Write it there, as README.md of a model's repository; printed where absent.",
+)
+def card(run_folder: Path, out: Path | None) -> None:
+    """Print the model card of the run RUN: Markdown, in the form that model hubs read.
+
+    How it was trained, on how many samples of how many clients, its scores, ε, the verdicts of the
+    run's audit if it had one, and limits. No site is named.
+
+    \b
+    Example:
+      securefl card runs/first --out model/README.md
+    """  # noqa: D301  (click wants the backspace itself)
+    from securefl.export.card import model_card
+    from securefl.runs.folder_writer import write_atomically
+
+    text = model_card(run_folder)
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_atomically(out, text.encode())
+        click.echo(f"Card: {out}")
