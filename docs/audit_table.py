@@ -24,6 +24,7 @@ import securefl.audit.tracing.verdict as tracing
 from securefl.audit.exposure.views import Shows
 from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES, UPDATE_READER
 from securefl.audit.rules import Rule
+from securefl.audit.thresholds import TABLE
 from securefl.federation.ledger import SERVER
 
 BEGIN, END = "<!-- by docs/audit_table.py -->\n", "<!-- until here -->"
@@ -89,13 +90,16 @@ class Audit:
 
 
 def verdicts() -> str:
-    """Return the rules of verdicts as a table, a rule a row."""
+    """Return the rules of verdicts as a table, a rule a row, and that of their thresholds."""
     rows = []
     for section, rules in RULES.items():
         for i, rule in enumerate(rules):
             rows.append(("" if i else section, str(rule.verdict), rule.condition))
-    lines = (("section", "verdict", "when"), ("---", "---", "---"), *rows)
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    tables = (("section", "verdict", "when"), rows), (("section", "threshold", "meaning"), TABLE)
+    return "\n".join(
+        "".join(f"| {' | '.join(line)} |\n" for line in (columns, ["---"] * 3, *lines))
+        for columns, lines in tables
+    )
 
 
 def written(page: str, content: str, begin: str = BEGIN) -> str:

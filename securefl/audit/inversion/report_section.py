@@ -3,7 +3,7 @@
 A picture shows originals, and below each what every attacker made of it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -27,7 +27,13 @@ from securefl.audit.inversion.sum_attacks import SumEffort
 from securefl.audit.inversion.sum_section import NOTES as SUM_NOTES
 from securefl.audit.inversion.sum_section import figures, sum_numbers, sum_table, tried_sums
 from securefl.audit.inversion.target import NormalisedBatch, Target
-from securefl.audit.inversion.verdict import RULES, UPDATES_SEALED, if_sealed, united
+from securefl.audit.inversion.verdict import (
+    RULES,
+    UPDATES_SEALED,
+    if_nothing_is_sealed,
+    if_sealed,
+    united,
+)
 from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.errors import DataError
@@ -73,8 +79,8 @@ COMMON_NOTES = (
 
 _FIRST = {
     Hidden.NOTHING: (
-        "The run hides nothing: the server had gradients and statistics of single clients. Had it "
-        "sealed the statistics:"
+        "The run hides nothing: the server had gradients and statistics of single clients. Of an "
+        "update of one local step:"
     ),
     Hidden.STATISTICS: "Of an update of one local step:",
     Hidden.UPDATES: "Had the statistics alone been sealed:",
@@ -143,7 +149,7 @@ def inversion_section(
         title="Gradient inversion with and without BN statistics",
         verdict=verdict,
         do=do,
-        words=" ".join([first, *_words(compared)]).strip(),
+        words=" ".join([first, *_words(compared, hidden)]),
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
         pictures=[rebuilt_picture(title(one), one) for one in found if one.baseline.is_image],
@@ -174,18 +180,32 @@ def title(one: Attacked) -> str:
     return f"{one.target.name}, mini-batches of {one.batch}"
 
 
-def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]]) -> Iterator[str]:
-    """Yield sentences; what is the same of several sizes is said once."""
+def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]], hidden: Hidden) -> Iterator[str]:
+    """Yield sentences: what holds of this run, and, where it hides nothing, of sealed statistics.
+
+    Of a run that hides updates they are on sealed statistics alone.
+    """
+    of_run = if_nothing_is_sealed if hidden is Hidden.NOTHING else if_sealed
+    yield from _grouped((of_run(found), _figures(one, found)) for one, found in compared)
+    if hidden is Hidden.NOTHING and any(found.there for _, found in compared):
+        yield "Had it sealed the statistics:"
+        yield from _grouped((if_sealed(found), title(one)) for one, found in compared)
+
+
+def _grouped(said: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield each sentence once, with all that it is about."""
     alike: dict[str, list[str]] = {}
-    for one, found in compared:
-        rows = (one.by[found.best], one.by[Attacker.EXACT], one.baseline)
-        best, known, guess = (one.kind.told(_score(one, row).value) for row in rows)
-        figures = f"{title(one)}: {best} without them, {known} with, {guess} guessed"
-        if not found.there:
-            figures = f"{title(one)}: {best}, {guess} guessed"
-        alike.setdefault(if_sealed(found), []).append(figures)
-    for said, each in alike.items():
-        yield f"{said} ({'; '.join(each)})."
+    for words, about in said:
+        alike.setdefault(words, []).append(about)
+    yield from (f"{words} ({'; '.join(about)})." for words, about in alike.items())
+
+
+def _figures(one: Attacked, found: HiddenStatistics) -> str:
+    rows = (one.by[found.best], one.by[Attacker.EXACT], one.baseline)
+    best, known, guess = (one.kind.told(_score(one, row).value) for row in rows)
+    if not found.there:
+        return f"{title(one)}: {best}, {guess} guessed"
+    return f"{title(one)}: {best} without them, {known} with, {guess} guessed"
 
 
 def _numbers(one: Attacked, found: HiddenStatistics, seed: int) -> list[Number]:
