@@ -241,22 +241,22 @@ def _table(one: Attacked, found: HiddenStatistics) -> FindingsTable:
     kind, exact, images = one.kind, one.by[Attacker.EXACT], one.baseline.is_image
     rows, alarming = list[tuple[str, ...]](), set[int]()
     for name, row in _rows(one).items():
-        cells = [f"{name} (best adaptive)" if name == found.best else name]
-        cells.append(kind.shown(_score(one, row)))
-        cells += [_plain(mean_interval(units(row.ssim_NB)))] if row.ssim_NB is not None else []
         gained, behind = (
             gain(kind, a.score_NB, b.score_NB) for a, b in ((row, one.baseline), (exact, row))
         )
         guessed = name in {NOTHING, BASELINE}
+        cells = [f"{name} (best adaptive)" if name == found.best else name]
         cells.append("" if guessed else kind.shown(gained))
+        cells.append(kind.shown(_score(one, row)))
         cells.append("" if guessed or row is exact else kind.shown(behind))
+        cells += [_plain(mean_interval(units(row.ssim_NB)))] if row.ssim_NB is not None else []
         exempt = guessed or (row is exact and found.there)
         if gained.low > 0 and not exempt:
             alarming.add(len(rows))
         rows.append(tuple(cells))
     unit = kind.unit
-    columns = ["attacker", f"{kind.measure}, {unit}", *(["SSIM"] if images else [])]
-    columns += [f"gain over baseline, {unit}", f"{_less(one, 'exact', 'this')}, {unit}"]
+    columns = ["attacker", f"gain over baseline, {unit}", f"{kind.measure}, {unit}"]
+    columns += [f"{_less(one, 'exact', 'this')}, {unit}", *(["SSIM"] if images else [])]
     about = f"Rebuilt {kind.noun}: {title(one)}"
     return FindingsTable(about, columns, rows, frozenset(alarming))
 
