@@ -20,6 +20,7 @@ from securefl.audit.inversion.hidden_statistics import (
     gain,
     units,
 )
+from securefl.audit.inversion.limits import most_matched, require_within
 from securefl.audit.inversion.opened_total import OpenedRound
 from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked, protection
 from securefl.audit.inversion.sample_kind import Values, mean_interval
@@ -125,19 +126,27 @@ def inversion_section(
     The verdict is of a run that hides what `hidden` says. Where that is single clients' updates,
     it follows from attacks on the sums that `opened` makes.
 
+    Fewer mini-batches are attacked of large models, and none where one is too much: see `limits`.
+
     Raises:
-        DataError: no target, or fewer than eight samples.
+        DataError: no target, fewer than eight samples, or all too large.
     """
     if not targets:
         raise DataError("gradient inversion: no model was given to attack")
-    found = [
-        attacked(
-            target, effort.singles if batch == 1 else effort.batches, batch, effort.search, seed
-        )
-        for target in targets
-        for batch in BATCHES
-        if batch > 1 or target.normalised is not NormalisedBatch.BATCH
-    ]
+    require_within(targets[0].client[0].shape[1:])
+    found, left_out = list[Attacked](), list[str]()
+    for target in targets:
+        most = most_matched(target.model, target.client[0][:1])
+        for batch in BATCHES:
+            if batch == 1 and target.normalised is NormalisedBatch.BATCH:
+                continue
+            n = min(effort.singles if batch == 1 else effort.batches, most // batch)
+            if n < (2 if batch == 1 else 1):  # an interval is over mini-batches, or one's samples
+                left_out.append(f"{target.name}, mini-batches of {batch}")
+            else:
+                found.append(attacked(target, n, batch, effort.search, seed))
+    if not found:
+        raise DataError(_too_large(left_out))
     compared = [(one, protection(one)) for one in found]
     first = _FIRST[hidden]
     if not any(comparison.there for _, comparison in compared):
@@ -153,9 +162,16 @@ def inversion_section(
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
         pictures=[rebuilt_picture(title(one), one) for one in found if one.baseline.is_image],
-        notes=_notes(found),
+        notes=[*_notes(found), *([_too_large(left_out)] if left_out else [])],
     )
     return section if opened is None else _with_sums(section, opened, effort, seed)
+
+
+def _too_large(left_out: Sequence[str]) -> str:
+    return (
+        "The model is too large for a search on gradients that ends in time, so these were not "
+        f"attacked, which says nothing for them: {'; '.join(left_out)}"
+    )
 
 
 def _with_sums(

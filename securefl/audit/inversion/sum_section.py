@@ -28,9 +28,9 @@ NOTES = (
         "clients than the run's, several share what one of these has."
     ),
     (
-        "Gradient matching is of sums of few samples alone. What single units show needs "
-        "statistics that are constants: where BN normalises samples together, none has a unit to "
-        "itself."
+        "Gradient matching is of sums of few samples alone, and of models that are not too large "
+        "for it. What single units show needs statistics that are constants: where BN normalises "
+        "samples together, none has a unit to itself."
     ),
 )
 
