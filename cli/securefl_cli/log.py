@@ -35,8 +35,8 @@ class _Lines(logging.Handler):
         at = datetime.fromtimestamp(record.created, UTC)
         run = printable(SESSION.get()[:_SESSION_LETTERS])
         if self.form == "plain":  # of a party that goes on for hours; other commands end soon
-            head = f"{at:%H:%M:%SZ} {run}".rstrip() if self.role else ""
-            return f"{head} {message}".lstrip()
+            stamp = [f"{at:%H:%M:%SZ}", run] if self.role else []
+            return " ".join([*filter(None, stamp), message])
         fields = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),

@@ -113,7 +113,10 @@ def audit_run(
     run = read_run(Path(folder))
     if task is None and RunFolder(Path(folder)).has_own_task():
         raise ConfigError(
-            own_task_needed(folder, f"securefl.audit_run({str(folder)!r}, task=task)")
+            own_task_needed(
+                folder,
+                f"securefl.audit_run({str(folder)!r}, task=task), or with securefl audit --task",
+            )
         )
     # Wherever it was trained: here, and one's own model where the replayed one will be.
     on_cpu = run.config.run.model_copy(update={"device": "cpu"})
