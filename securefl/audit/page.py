@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -22,6 +22,12 @@ BADGES = {
     Verdict.OPEN: "Open",
 }
 """Badges of verdicts, in the order of alarm."""
+LEGEND = {
+    Verdict.LEAKS: "a claim is refuted, or somebody reads what nobody should.",
+    Verdict.WEAK: "something is learnt, or a claim rests on little.",
+    Verdict.OPEN: "nothing was claimed, or too little was there to measure.",
+    Verdict.HOLDS: "attacked, and stood. An attack that fails is no proof.",
+}
 
 
 def html_page(findings: Findings) -> str:
@@ -33,6 +39,8 @@ def html_page(findings: Findings) -> str:
         worst=worst(findings),
         todo=[section for section in by_alarm(findings) if section.do],
         in_short=in_short(findings),
+        means=first_uses(findings),
+        legend=LEGEND,
         glossary=used(_texts(findings)),
     )
     return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", page)
@@ -62,13 +70,33 @@ def in_short(findings: Findings) -> str:
     return "Nothing was promised, or too little was there to measure."
 
 
+def first_uses(findings: Findings) -> dict[str, Mapping[str, str]]:
+    """Return the words of the glossary that a place of the page is the first to use.
+
+    Places in their order: a section's key behind `verdict `, `legend`, and each section's key.
+    """
+    places = {f"verdict {s.key}": [s.title, s.words, s.do] for s in by_alarm(findings)}
+    places["legend"] = [*LEGEND.values()]
+    places |= {section.key: [*_said_in(section)] for section in findings.sections}
+    explained, found = set[str](), dict[str, Mapping[str, str]]()
+    for place, texts in places.items():
+        found[place] = {w: meaning for w, meaning in used(texts).items() if w not in explained}
+        explained |= found[place].keys()
+    return found
+
+
 def _texts(findings: Findings) -> Iterator[str]:
     """Yield all that the report says, for its glossary."""
+    yield from LEGEND.values()
     for section in findings.sections:
-        yield from (section.title, section.words, *section.notes)
-        yield from (text for number in section.numbers for text in (number.name, number.method))
-        for table in section.tables:
-            yield from (table.title, *table.columns, *(cell for row in table.rows for cell in row))
+        yield from _said_in(section)
+
+
+def _said_in(section: Section) -> Iterator[str]:
+    yield from (section.title, section.words, section.do, *section.notes)
+    yield from (text for number in section.numbers for text in (number.name, number.method))
+    for table in section.tables:
+        yield from (table.title, *table.columns, *(cell for row in table.rows for cell in row))
 
 
 def spans(text: str) -> list[str]:

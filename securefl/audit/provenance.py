@@ -135,7 +135,7 @@ class Provenance:
             sessions=sessions,
             parties=tuple(_parties(run, by, openings)),
             keys=tuple(_uses(openings)),
-            settings=_settings(run, shipped=shipped),
+            settings=run.config.tables(own_task=not shipped),
             data={
                 name: Count(_size(of), None if test is None else _size(test))
                 for name, of, test in zip(names, task.clients, tests, strict=True)
@@ -259,14 +259,6 @@ def read_file(path: Path) -> bytes:
         raise RunFolderError(
             f"{path}: cannot be read ({error.strerror or error}); audit the run anew with --sign"
         ) from error
-
-
-def _settings(run: RunRecord, *, shipped: bool) -> Mapping[str, Any]:
-    """Return the settings that count in the run: of sites' own data, no data set's."""
-    tables = run.config.tables(own_task=not shipped)
-    if run.config.samples is not None:
-        tables["data"] = {"names": list(run.config.data.names)}
-    return tables
 
 
 def _parties(run: RunRecord, by: Auditor, openings: Sequence[Opening]) -> Iterator[Party]:

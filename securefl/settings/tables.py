@@ -362,11 +362,15 @@ class Config(Table):
         return self.model_copy(update={"run": run, "data": data, "model": ModelTable()})
 
     def tables(self, *, own_task: bool = False) -> dict[str, Any]:
-        """Return the settings as JSON has them; of an own task, those alone that count in it."""
-        if not own_task or self.samples is not None:
+        """Return the settings as JSON has them: no data set's where sites bring their own data.
+
+        Of an own task, `[model]` does not count either.
+        """
+        if self.samples is None and not own_task:
             return self.model_dump(mode="json")
         names = {"data": {"names": list(self.data.names)}} if self.data.names else {}
-        return self.model_dump(mode="json", exclude={"data", "model"}) | names
+        others = {"data"} if self.samples else {"data", "model"}
+        return self.model_dump(mode="json", exclude=others) | names
 
     def rounds_in(self, share: float) -> int:
         """Return the rounds that a share of all rounds makes; a part of one counts as one."""

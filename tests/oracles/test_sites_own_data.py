@@ -1,5 +1,6 @@
 """Sites that bring their own data: over processes the bits of a rehearsal on one machine."""
 
+import json
 import sys
 from functools import partial
 
@@ -9,7 +10,7 @@ import torch
 from over_loopback import NAMES, SHORT, SIZES, Consortium, incidents_of, model_of
 from process_axes import BESIDE
 from processes import Loop
-from site_files import TABLES, OwnData
+from site_files import COLUMNS, TABLES, OwnData
 from torch import nn
 
 import securefl
@@ -22,6 +23,8 @@ from securefl.io.tensors import read_tensors
 from securefl.network.party import client_party
 from securefl.network.server import server_job
 from securefl.network.store import MODELS
+from securefl.runs.folder_reader import read_config
+from securefl.runs.folder_writer import RunFolder
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 NUMBERS = (
@@ -236,13 +239,21 @@ def test_other_samples_do_not_go_on_in_a_run(consortium, files, tmp_path):
     first.store.forget()
 
 
-def test_the_server_has_nobodys_data(consortium, files):
-    """What stands for them is zeros, and nothing that it could train on."""
+def test_the_server_has_nobodys_data(consortium, files, tmp_path):
+    """What stands for them is zeros, and nothing that it could train on.
+
+    Its folder's settings name the sites and the form of samples, and no data set.
+    """
     config = securefl.load_config(None, [*SHORT, *TABLES])
     job = server_job(config)
     assert dict(job.data) == {}
     assert all(not x.any() for x, _ in (*job.task.clients, *job.task.client_tests))
     assert {*job.weights.values()} == {64 / 512}  # the most, over a power of two for five
+    folder = RunFolder.create(tmp_path / "run", config).path
+    written = json.loads((folder / "config.json").read_text())
+    assert written["data"] == {"names": [*NAMES]}
+    assert written["samples"]["columns"] == [*COLUMNS]
+    assert read_config(folder) == config
 
 
 def test_no_size_is_told(consortium, files, tmp_path):

@@ -21,12 +21,12 @@ from securefl.audit.bounds.record_bounds import Method, Noise, RecordBounds, rec
 from securefl.audit.bounds.verdict import RULES, Bounded
 from securefl.audit.findings import FindingsTable, Number, Section
 from securefl.audit.rules import decided
+from securefl.audit.thresholds import ALARM
 from securefl.privacy.accountants import Accountant, epsilon
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History
 from securefl.settings.tables import Config
 
-ALARM = 0.05
 CANARIES, DIMENSIONS = 200, 10_000
 MOST_DRAWS = 20_000_000
 

@@ -23,9 +23,10 @@ from securefl.audit.encryption.opened import (
     opened_by_name,
     refusals,
 )
-from securefl.audit.encryption.verdict import LEAST_SECURITY, RULES, Encrypted, ParameterSet
+from securefl.audit.encryption.verdict import RULES, Encrypted, ParameterSet
 from securefl.audit.findings import FindingsTable, Number, Picture, Section
 from securefl.audit.rules import decided
+from securefl.audit.thresholds import LEAST_SECURITY
 from securefl.crypto.params import MATCHES, SUMS
 
 _STANDARD = "Homomorphic Encryption Standard 2018, Table 1: ternary secret, classical attacker"

@@ -13,14 +13,7 @@ from securefl.audit.findings import FindingsTable, Number, Picture, Section
 from securefl.audit.membership.attackers import Attack, SeenModels, attacks
 from securefl.audit.membership.attacks import Shadows
 from securefl.audit.membership.candidates import Candidates, Ints
-from securefl.audit.membership.verdict import (
-    ALARM,
-    RULES,
-    STRONG_AREA,
-    STRONG_RATE,
-    Compared,
-    MeasuredAttack,
-)
+from securefl.audit.membership.verdict import RULES, Compared, MeasuredAttack
 from securefl.audit.rules import decided
 from securefl.audit.statistics import (
     FEWEST_FOR,
@@ -29,6 +22,7 @@ from securefl.audit.statistics import (
     p_value_of_area,
     p_value_of_rate,
 )
+from securefl.audit.thresholds import ALARM, STRONG_AREA, STRONG_RATE
 from securefl.errors import DataError
 from securefl.report.plots import COLOURS, STYLES, bare, png
 

@@ -214,18 +214,18 @@ class _TwoSums:
         error = "10⁻⁶" if self.found.error < 1e-6 else f"{self.found.error:.0e}"
         opened = f"opened; the difference is the client's, to {error}"
         rows = (
-            ("one name twice in a round", self.found.again or "opened", ""),
-            ("fewer clients than the least number", self.found.few or "opened", ""),
-            ("two rounds, one client less, all else alike", opened, _auc(self.exact)),
-            ("the same, the others with other records", "opened", _auc(self.redrawn)),
-            ("two rounds, one client less, with clients' noise", "opened", _auc(self.private)),
+            ("one name twice in a round", "", self.found.again or "opened"),
+            ("fewer clients than the least number", "", self.found.few or "opened"),
+            ("two rounds, one client less, all else alike", _auc(self.exact), opened),
+            ("the same, the others with other records", _auc(self.redrawn), "opened"),
+            ("two rounds, one client less, with clients' noise", _auc(self.private), "opened"),
         )
         alarming = frozenset(
             i
             for i, auc in ((2, self.exact), (3, self.redrawn), (4, self.private))
             if told_apart(auc)
         )
-        columns = ("asked of the authority", "what it did", "AUC")
+        columns = ("asked of the authority", "AUC", "what it did")
         return FindingsTable("Two sums that differ by one client", columns, rows, alarming)
 
 
