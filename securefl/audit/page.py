@@ -1,20 +1,14 @@
 """Report of an audit: findings as one HTML file that needs nothing else, its verdicts first."""
 
 import math
-import re
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.resources import files
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined, Template
 
 from securefl.audit.findings import Findings, Number, Section
 from securefl.audit.glossary import used
 from securefl.audit.rules import Verdict
-from securefl.io.text import printable
+from securefl.report.html import rendered
 
-TEMPLATE = "page.html.jinja"
+TEMPLATE = "audit/page.html.jinja"
 BADGES = {
     Verdict.LEAKS: "Leaks",
     Verdict.WEAK: "Weak",
@@ -32,7 +26,8 @@ LEGEND = {
 
 def html_page(findings: Findings) -> str:
     """Return the whole report, fit for UTF-8; the same findings give the same text."""
-    page = _template().render(
+    return rendered(
+        TEMPLATE,
         findings=findings,
         badges=BADGES,
         by_alarm=by_alarm(findings),
@@ -42,8 +37,9 @@ def html_page(findings: Findings) -> str:
         means=first_uses(findings),
         legend=LEGEND,
         glossary=used(_texts(findings)),
+        value=value_said,
+        interval=interval_said,
     )
-    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", page)
 
 
 def by_alarm(findings: Findings) -> list[Section]:
@@ -99,11 +95,6 @@ def _said_in(section: Section) -> Iterator[str]:
         yield from (table.title, *table.columns, *(cell for row in table.rows for cell in row))
 
 
-def spans(text: str) -> list[str]:
-    """Split a text into text and code by turns: what stands between backticks is code."""
-    return re.split(r"`([^`]+)`", text)
-
-
 def value_said(number: Number) -> str:
     """Return a number with its unit, as people read it."""
     return _said(number.value, number.unit)
@@ -127,20 +118,6 @@ def _said(value: float, unit: str) -> str:
         case _:
             whole = abs(value) < 1e15 and float(value).is_integer()
             return f"{value:,.0f} {unit}".strip() if whole else f"{value:.4g} {unit}".strip()
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_shown
-    )
-    environment.filters |= {"value": value_said, "interval": interval_said, "spans": spans}
-    return environment.from_string(files(__package__).joinpath(TEMPLATE).read_text("utf-8"))
-
-
-def _shown(value: Any) -> Any:
-    """Return control characters, which a page cannot hold or a reader not see, as escapes."""
-    return printable(value) if type(value) is str else value
 
 
 def _titles(findings: Findings, verdict: Verdict) -> str:

@@ -10,13 +10,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from securefl.audit.findings import AUDITS, MAX_BYTES, FindingsTable
+from securefl.audit.findings import AUDITS, MAX_BYTES
 from securefl.data.samples import ClientData, samples
 from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.ledger import AUTHORITY, SERVER, utc_now
 from securefl.federation.opening import Opening
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
+from securefl.report.html import PageTable
 from securefl.runs.folder_reader import (
     ENVIRONMENT,
     RunRecord,
@@ -167,20 +168,20 @@ class Provenance:
             else "not given",
         }
 
-    def tables(self) -> list[FindingsTable]:
+    def tables(self) -> list[PageTable]:
         """Return parties, keys, data, the user's own task, settings and files, for the report."""
         found = [
-            FindingsTable(
+            PageTable(
                 "Parties",
                 ("Name", "Role", "SHA-256 of the certificate", "Valid until"),
                 [(p.name, p.role, p.fingerprint or "none", p.until or "-") for p in self.parties],
             ),
-            FindingsTable(
+            PageTable(
                 "Keys, and what was asked for under them",
                 ("Key", "Epoch", "Opened", "Refused"),
                 [(k.key_id, str(k.epoch), str(k.opened), str(k.refused)) for k in self.keys],
             ),
-            FindingsTable(
+            PageTable(
                 "Sizes of data",
                 ("Client", "Samples that train", "Samples of its own that test"),
                 [
@@ -188,9 +189,9 @@ class Provenance:
                     for name, n in self.data.items()
                 ],
             ),
-            FindingsTable("Model and data of the user's own", ("What", "Form"), self._own()),
-            FindingsTable("Settings", ("Key", "Value"), list(_flat(self.settings))),
-            FindingsTable("Files of the run", ("File", "SHA-256"), sorted(self.files.items())),
+            PageTable("Model and data of the user's own", ("What", "Form"), self._own()),
+            PageTable("Settings", ("Key", "Value"), list(_flat(self.settings))),
+            PageTable("Files of the run", ("File", "SHA-256"), sorted(self.files.items())),
         ]
         return [table for table in found if table.rows]
 

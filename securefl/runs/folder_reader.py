@@ -89,6 +89,8 @@ class RoundMetrics:
     """Score over all clients' samples, where each has a model or test data of its own."""
     at: str = field(default_factory=utc_now, compare=False, repr=False)
     """Time of the round's end, UTC."""
+    phases: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+    """Seconds by phase; what is left to `seconds` is writing."""
 
     @property
     def compared(self) -> float:

@@ -59,6 +59,7 @@ from securefl.runs.folder_reader import (
 )
 from securefl.runs.frame import frame
 from securefl.runs.session import InFlight, torch_threads
+from securefl.runs.stopwatch import Stopwatch
 from securefl.selection.participation import Participation
 from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.tables import Config
@@ -246,6 +247,7 @@ class Rounds:
         self._begun = parts.in_flight
         """Totals that an earlier session has asked for, until the first round begins."""
         self._noted: InFlight | None = None
+        self._watch = Stopwatch()
         self._left_out: list[str] = []
         """Clients that sit out the last round, since no list with them can be had at its model."""
         self._scored: Score | None = None
@@ -411,8 +413,10 @@ class Rounds:
                 folder.note_history(spent)
         n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
         try:
-            participants, state = self._next_state()
-            score = self._score_after(state)
+            with self._watch.phase("clients, messages"):
+                participants, state = self._next_state()
+            with self._watch.phase("scoring"):
+                score = self._score_after(state)
         finally:  # a round that fails leaves evidence too
             entries = record.ledger.entries[n_entries:]
             incidents = record.incidents[n_incidents:]
@@ -434,6 +438,7 @@ class Rounds:
             score=score.value,
             clients={name: ClientScore(of.value, of.loss) for name, of in score.clients.items()},
             pooled=score.pooled,
+            phases=self._watch.take(),
         )
         self._metrics.append(metrics)
         self.participants.append(participants)
@@ -693,7 +698,8 @@ class Rounds:
         signers, is_new = request.signers, self._lists.note(request.signers)
         self._note_in_flight(request)
         try:
-            return self.parts.opener.open(request)
+            with self._watch.phase("opening"):
+                return self.parts.opener.open(request)
         except (OpeningRefused, MessageRefused):
             if is_new and self._officers.officers == 1:
                 self._lists.forget(signers)

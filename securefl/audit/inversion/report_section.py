@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from securefl.audit.findings import FindingsTable, Number, Picture, Section
+from securefl.audit.findings import Number, Section
 from securefl.audit.inversion.gradient_matching import Search
 from securefl.audit.inversion.hidden_statistics import (
     Attacker,
@@ -38,6 +38,7 @@ from securefl.audit.inversion.verdict import (
 from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.errors import DataError
+from securefl.report.html import PageTable, Picture
 from securefl.report.plots import png
 
 BATCHES = (1, 8)
@@ -253,7 +254,7 @@ def _less(one: Attacked, nearer: str, other: str) -> str:
     return f"{nearer} less {other}" if one.kind.sign > 0 else f"{other} less {nearer}"
 
 
-def _table(one: Attacked, found: HiddenStatistics) -> FindingsTable:
+def _table(one: Attacked, found: HiddenStatistics) -> PageTable:
     kind, exact, images = one.kind, one.by[Attacker.EXACT], one.baseline.is_image
     rows, alarming = list[tuple[str, ...]](), set[int]()
     for name, row in _rows(one).items():
@@ -274,7 +275,7 @@ def _table(one: Attacked, found: HiddenStatistics) -> FindingsTable:
     columns = ["attacker", f"gain over baseline, {unit}", f"{kind.measure}, {unit}"]
     columns += [f"{_less(one, 'exact', 'this')}, {unit}", *(["SSIM"] if images else [])]
     about = f"Rebuilt {kind.noun}: {title(one)}"
-    return FindingsTable(about, columns, rows, frozenset(alarming))
+    return PageTable(about, columns, rows, frozenset(alarming))
 
 
 def _score(one: Attacked, row: Rebuilt) -> Interval:

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.findings import FindingsTable, Number
+from securefl.audit.findings import Number
 from securefl.audit.inversion.opened_total import OpenedRound, RoundShape
 from securefl.audit.inversion.sum_attacks import AttackedSums, SumAttacker, SumEffort, attacked_sums
 from securefl.audit.inversion.verdict import SumsFound
+from securefl.report.html import PageTable
 
 CLIENTS = (3, 5, 10)
 """Numbers of clients in the small sums that are tried beside the run's own."""
@@ -110,7 +111,7 @@ def sum_numbers(tried: SumsTried, seed: int) -> Iterator[Number]:
             yield Number(f"{over}: recovered, {name}", share, clear, seed, unit="%")
 
 
-def sum_table(tried: SumsTried) -> FindingsTable:
+def sum_table(tried: SumsTried) -> PageTable:
     """Return a row for each attack on each sum; in red those that do better than the guess."""
     rows, alarming = list[tuple[str, ...]](), set[int]()
     kind = next(tried.each()).kind
@@ -130,7 +131,7 @@ def sum_table(tried: SumsTried) -> FindingsTable:
         *("sum of", f"gain over the guess, {kind.unit}", "recovered", "attack"),
         *(f"{kind.measure}, {kind.unit}", "the guess", "no information", f"{kind.noun} in it"),
     )
-    return FindingsTable("Sums of all clients' updates", columns, rows, frozenset(alarming))
+    return PageTable("Sums of all clients' updates", columns, rows, frozenset(alarming))
 
 
 def figures(tried: SumsTried) -> str:
