@@ -21,11 +21,11 @@ import securefl.audit.exposure.verdict as exposure
 import securefl.audit.inversion.verdict as inversion
 import securefl.audit.membership.verdict as membership
 import securefl.audit.tracing.verdict as tracing
-from securefl.audit.exposure.views import Shows
 from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES, UPDATE_READER
 from securefl.audit.rules import Rule
 from securefl.audit.thresholds import TABLE
 from securefl.federation.ledger import SERVER
+from securefl.report.views import Shows
 
 BEGIN, END = "<!-- by docs/audit_table.py -->\n", "<!-- until here -->"
 RULES: Mapping[str, Sequence[Rule[Any]]] = {

@@ -5,11 +5,11 @@ What a run cannot know, such as its purpose, is left to the officer, and says so
 
 from collections.abc import Iterator, Sequence
 
-from securefl.audit.exposure.views import OUTSIDER, Shows, views
 from securefl.audit.findings import Section
 from securefl.audit.provenance import Provenance
 from securefl.audit.rules import Verdict
 from securefl.report.html import PageTable
+from securefl.report.views import OUTSIDER, Shows, views
 from securefl.runs.folder_reader import RunRecord
 from securefl.settings.tables import Config
 

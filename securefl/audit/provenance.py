@@ -1,7 +1,6 @@
 """Provenance of an audit: when, by whom, of which parties, keys, settings, data and files."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -18,6 +17,7 @@ from securefl.federation.opening import Opening
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 from securefl.report.html import PageTable
+from securefl.report.key_uses import KeyUse, key_uses
 from securefl.runs.folder_reader import (
     ENVIRONMENT,
     RunRecord,
@@ -25,6 +25,7 @@ from securefl.runs.folder_reader import (
 )
 from securefl.runs.session import PACKAGES, read_environment
 from securefl.runs.task_record import DataRecord, TaskRecord, task_record
+from securefl.settings.load import flat
 from securefl.task import Task, client_names
 
 NOBODY = "nobody has signed this report"
@@ -58,16 +59,6 @@ class Auditor:
     """The authority's own log of openings, with which the folder's is compared."""
     report: frozenset[str] = AUDITS
     """Names of the report's own files in the run's folder; none where it lies elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyUse:
-    """Totals and scores that were asked for under one key."""
-
-    key_id: str
-    epoch: int
-    opened: int
-    refused: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +126,7 @@ class Provenance:
             ended=run.metrics[-1].at,
             sessions=sessions,
             parties=tuple(_parties(run, by, openings)),
-            keys=tuple(_uses(openings)),
+            keys=tuple(key_uses(openings)),
             settings=run.config.tables(own_task=not shipped),
             data={
                 name: Count(_size(of), None if test is None else _size(test))
@@ -190,7 +181,7 @@ class Provenance:
                 ],
             ),
             PageTable("Model and data of the user's own", ("What", "Form"), self._own()),
-            PageTable("Settings", ("Key", "Value"), list(_flat(self.settings))),
+            PageTable("Settings", ("Key", "Value"), list(flat(self.settings))),
             PageTable("Files of the run", ("File", "SHA-256"), sorted(self.files.items())),
         ]
         return [table for table in found if table.rows]
@@ -285,14 +276,6 @@ def _parties(run: RunRecord, by: Auditor, openings: Sequence[Opening]) -> Iterat
     yield from (m for m in by.members if m.role == "certificate authority")
 
 
-def _uses(openings: Sequence[Opening]) -> Iterator[KeyUse]:
-    opened, refused = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
-    for row in openings:
-        (refused if row.refused else opened)[row.key_id, row.epoch] += 1
-    for key_id, epoch in sorted({*opened, *refused}, key=lambda key: (key[1], key[0])):
-        yield KeyUse(key_id, epoch, opened[key_id, epoch], refused[key_id, epoch])
-
-
 def _without_digests(record: TaskRecord) -> TaskRecord:
     def plain(data: DataRecord) -> DataRecord:
         return replace(data, sha256=None)
@@ -309,11 +292,3 @@ def _without_digests(record: TaskRecord) -> TaskRecord:
 
 def _size(data: ClientData) -> int:
     return len(samples(data, "a client"))
-
-
-def _flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{name}.{key}", of) for key, of in _flat(value))
-        else:
-            yield name, str(value)

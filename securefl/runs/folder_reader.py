@@ -36,13 +36,15 @@ CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 BEST = "best.safetensors"
 """Global model of the round of the best score."""
 ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
+REPORT = "report.html"
 LOCK, JOB, JOINED, SERVER = ".lock", "job.id", "joined.json", "server.json"
 IN_FLIGHT, MODELS_SHOWN = "in-flight.json", "models-shown.jsonl"
 FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
         *OFFICERS_OPENINGS,
-        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, BEST, ACCURACY, SCORE, TRAFFIC),
+        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, BEST),
+        *(ACCURACY, SCORE, TRAFFIC, REPORT),
         *(LOCK, JOB, JOINED, SERVER, IN_FLIGHT, MODELS_SHOWN),
     }
 )

@@ -5,8 +5,9 @@ from pathlib import Path
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.frame import row
 from securefl.runs.loop import Result
+from securefl.settings.load import flat
 from securefl.settings.tables import Config
-from securefl.trackers.tracker import flat, require_package
+from securefl.trackers.tracker import require_package
 
 
 class TensorBoard:

@@ -1,8 +1,7 @@
 """Tracker: an object that writes a run's rounds into somebody else's service."""
 
-from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Protocol
 
 from securefl.errors import ConfigError
 from securefl.runs.folder_reader import RoundMetrics
@@ -26,12 +25,3 @@ def require_package(module: str, extra: str) -> None:
     """Raise ConfigError where a tracker's package is not installed."""
     if find_spec(module) is None:
         raise ConfigError(f"{extra} is not installed here: pip install 'securefl[{extra}]'")
-
-
-def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield settings as `table.key` and text."""
-    for name, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", str(value)

@@ -19,8 +19,8 @@ from securefl.audit.bounds.verdict import Bounded
 from securefl.audit.encryption.measured import Precision, Security
 from securefl.audit.encryption.opened import EncryptionEvidence, opened_by_name
 from securefl.audit.encryption.verdict import Encrypted, ParameterSet
+from securefl.audit.exposure.leaks import Leak
 from securefl.audit.exposure.verdict import Exposed
-from securefl.audit.exposure.views import Field, Leak, PartyView, Shows
 from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
 from securefl.audit.inversion.verdict import SumsFound
 from securefl.audit.membership.verdict import Compared, MeasuredAttack
@@ -29,6 +29,7 @@ from securefl.audit.statistics import Interval, Roc
 from securefl.audit.tracing.verdict import SentStatistics, Shown, Traced
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
+from securefl.report.views import Field, PartyView, Shows
 from securefl.types import Kind
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))

@@ -2,20 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
+from securefl.audit.exposure.leaks import InspectedRounds, Leak
 from securefl.audit.exposure.verdict import RULES, Exposed, server_view
-from securefl.audit.exposure.views import (
-    OUTSIDER,
-    Field,
-    InspectedRounds,
-    Leak,
-    PartyView,
-    Shows,
-    views,
-)
 from securefl.audit.findings import Number, Section
 from securefl.audit.rules import decided
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.report.html import PageTable
+from securefl.report.views import OUTSIDER, Field, PartyView, Shows, views
 from securefl.types import Kind
 
 _MOST_LEAKS = 40
