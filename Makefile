@@ -10,7 +10,7 @@ TEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dis
 # Some wait for processes half of their time: so one file more than cores.
 SIDE_BY_SIDE := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 
-.PHONY: demo test test-all check bench gpu peers nvflare clean
+.PHONY: demo test test-all check docs bench gpu peers nvflare clean
 
 demo: .venv/installed
 	$(BIN)/securefl demo
@@ -28,6 +28,12 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/prose_check.py
+
+# The documentation site, into build/site: its pages open from there, without a server or a network.
+docs: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python docs/site.py build/site-pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/ckks_sum.py
@@ -65,4 +71,4 @@ nvflare: .venv-nvflare/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-nvflare dist runs
+	rm -rf .venv .venv-nvflare build dist runs

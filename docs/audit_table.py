@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ import securefl.audit.exposure.verdict as exposure
 import securefl.audit.inversion.verdict as inversion
 import securefl.audit.membership.verdict as membership
 import securefl.audit.tracing.verdict as tracing
-from securefl.audit.exposure.views import Shows
 from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES, UPDATE_READER
 from securefl.audit.rules import Rule
+from securefl.audit.thresholds import TABLE
 from securefl.federation.ledger import SERVER
+from securefl.report.views import Shows
 
 BEGIN, END = "<!-- by docs/audit_table.py -->\n", "<!-- until here -->"
 RULES: Mapping[str, Sequence[Rule[Any]]] = {
@@ -69,6 +70,14 @@ class Audit:
         """Return the verdict in one word."""
         return str(self.sections[section]["verdict"])
 
+    def title(self, section: str) -> str:
+        """Return the section's title."""
+        return str(self.sections[section]["title"])
+
+    def words(self, section: str) -> str:
+        """Return the section's sentences."""
+        return str(self.sections[section]["words"])
+
     def numbers(self, section: str, begin: str) -> dict[str, Measured]:
         """Return all whose names begin so, by the rest of their names."""
         return {
@@ -89,13 +98,28 @@ class Audit:
 
 
 def verdicts() -> str:
-    """Return the rules of verdicts as a table, a rule a row."""
+    """Return the rules of verdicts as a table, a rule a row, and that of their thresholds."""
     rows = []
     for section, rules in RULES.items():
         for i, rule in enumerate(rules):
             rows.append(("" if i else section, str(rule.verdict), rule.condition))
-    lines = (("section", "verdict", "when"), ("---", "---", "---"), *rows)
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    thresholds = _of_words(("section", "threshold", "meaning"), TABLE)
+    return f"{_of_words(('section', 'verdict', 'when'), rows)}\n{thresholds}"
+
+
+def sentences(audits: Mapping[str, Audit]) -> str:
+    """Return what each section of these reports says in words; once where several say the same."""
+    rows = []
+    for key in next(iter(audits.values())).sections:
+        said: dict[tuple[str, str], list[str]] = {}
+        for name, audit in audits.items():
+            said.setdefault((audit.title(key), audit.words(key)), []).append(name)
+        rows += [(title, ", ".join(names), words) for (title, words), names in said.items()]
+    return _of_words(("section", "run", "says"), rows)
+
+
+def _of_words(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ["---"] * 3, *lines))
 
 
 def written(page: str, content: str, begin: str = BEGIN) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from audit_table import Audit, markdown, table, written
+from audit_table import Audit, markdown, sentences, table, written
 
 import securefl
 from securefl.audit.audits import FULL, QUICK, AuditEffort
@@ -99,7 +99,8 @@ def main() -> None:
     effort = FULL if args.full else QUICK
     for encrypt in RUNS.values():
         made(args.folder, encrypt, effort, lambda text: print(text, file=sys.stderr))  # noqa: T201
-    content = f"{table(read(args.folder, effort.name))}\n{timings(args.folder)}"
+    audits = read(args.folder, effort.name)
+    content = f"{table(audits)}\n{sentences(audits)}\n{timings(args.folder)}"
     args.page.write_text(written(args.page.read_text(), content, BEGIN))
 
 

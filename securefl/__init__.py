@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from securefl.evaluation.evaluate import evaluate as evaluate
     from securefl.evaluation.evaluate import load_trained as load_trained
     from securefl.evaluation.leave_one_out import leave_one_out as leave_one_out
+    from securefl.evaluation.own_part import own_part as own_part
+    from securefl.export.model_file import export_model as export_model
     from securefl.losses.cox import cox_loss as cox_loss
     from securefl.losses.dice import dice_loss as dice_loss
     from securefl.norms.convert import convert_norm as convert_norm
@@ -52,9 +54,11 @@ _HOMES = {
     "Trained": "securefl.evaluation.evaluate",
     "dice_loss": "securefl.losses.dice",
     "evaluate": "securefl.evaluation.evaluate",
+    "export_model": "securefl.export.model_file",
     "leave_one_out": "securefl.evaluation.leave_one_out",
     "load_config": "securefl.settings.load",
     "load_trained": "securefl.evaluation.evaluate",
+    "own_part": "securefl.evaluation.own_part",
     "resume": "securefl.build.run",
     "run": "securefl.build.run",
     "task_of_sites": "securefl.build.own_data",

@@ -59,11 +59,15 @@ class Browser:
 
     def open(self, page: Path, width: int = 1200, *, media: str = "screen") -> None:
         """Load a file in a window of this width, in CSS pixels, and wait until it is complete."""
+        self.visit(page.as_uri(), width, media=media)
+
+    def visit(self, address: str, width: int = 1200, *, media: str = "screen") -> None:
+        """Load a page as `open` does a file."""
         self.tell("Emulation.setEmulatedMedia", media=media)
         screen = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
         self.tell("Emulation.setDeviceMetricsOverride", **screen)
         self._events.clear()
-        self.tell("Page.navigate", url=page.as_uri())
+        self.tell("Page.navigate", url=address)
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._events.append(self._heard())
 

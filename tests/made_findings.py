@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from securefl.audit.bounds.canary_bounds import OneRunBound
 from securefl.audit.bounds.record_bounds import Noise, RecordBounds
 from securefl.audit.bounds.score_bound import ScoreBound
-from securefl.audit.findings import Findings, FindingsTable, Number, Picture, Section
+from securefl.audit.findings import Findings, Number, Section
 from securefl.audit.rules import Verdict
+from securefl.report.html import PageTable, Picture
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -33,11 +34,7 @@ LEAK = Section(
     Verdict.LEAKS,
     "Images are rebuilt; `--encrypt model` hides them in 50 % of the cases.",
     (NUMBER, Number("ε at most", math.inf, "accountant")),
-    (
-        FindingsTable(
-            "Attacks", ("attack", "AUC"), (("loss", "0.6"), ("RMIA", "0.7")), frozenset({1})
-        ),
-    ),
+    (PageTable("Attacks", ("attack", "AUC"), (("loss", "0.6"), ("RMIA", "0.7")), frozenset({1})),),
     (Picture("A drawing", "Nothing but a line.", svg=SVG),),
     ("No stronger attack was tried.",),
 )
@@ -69,7 +66,7 @@ numbers = st.builds(
 )
 cells = st.lists(texts, max_size=4)
 tables = st.builds(
-    FindingsTable, texts, cells, st.lists(cells, max_size=3), st.frozensets(st.integers(0, 2))
+    PageTable, texts, cells, st.lists(cells, max_size=3), st.frozensets(st.integers(0, 2))
 )
 pictures = st.builds(Picture, texts, texts, png=st.binary(max_size=20)) | st.builds(
     Picture, texts, texts, svg=texts

@@ -7,7 +7,7 @@ import click
 
 from securefl_cli import audit_report
 from securefl_cli.key_options import PASSPHRASE_FILE
-from securefl_cli.own_data import Own, allowed_model_option, sites_option
+from securefl_cli.own_data import Own, allowed_model_option, own_task_of, sites_option
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import steps_bar
 
@@ -32,6 +32,12 @@ from securefl_cli.progress import steps_bar
     "with the server's, if it needs one."
 )
 @allowed_model_option
+@click.option(
+    "--task",
+    metavar="MODULE:FUNCTION",
+    help="Function of this installation, or of a folder in PYTHONPATH, that returns the run's "
+    "securefl.Task, where it had a model and data of its own.",
+)
 @click.option(
     "--keys",
     type=click.Path(path_type=Path),
@@ -68,6 +74,7 @@ def audit(  # noqa: PLR0913  (a command has its options)
     seed: int,
     sites: tuple[str, ...],
     model: str | None,
+    task: str | None,
     keys: Path | None,
     openings: Path | None,
     sign: Path | None,
@@ -86,10 +93,9 @@ def audit(  # noqa: PLR0913  (a command has its options)
       securefl audit runs/first
       securefl audit runs/first --full --out report.html
       securefl audit runs/first --site north=north/site.toml --site south=south/site.toml
+      securefl audit runs/mine --task study:task
       securefl audit runs/first --keys my-keys --openings log/openings.jsonl --sign officer
       securefl audit runs/first --keys my-keys --verify
-
-    A run on data of your own is audited from Python: securefl.audit_run(folder, task=task).
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.audit.audits import FULL, QUICK, audit_run
     from securefl.audit.findings import PAGE
@@ -111,10 +117,12 @@ def audit(  # noqa: PLR0913  (a command has its options)
         identity = load_identity(sign, read_passphrase(passphrase_file, confirm=False))
     own = audit_report.own_files(page, run_folder)
     by = audit_report.auditor(identity, keys, openings, own)
-    task = Own(sites, model).task(read_config(run_folder)) if sites else None
+    if task and sites:
+        raise click.UsageError("--task or --site: a run has one task")
+    own_task = own_task_of(task) if task else Own(sites, model).task(read_config(run_folder))
     effort = QUICK if quick else FULL
     with steps_bar() as on_step:
-        findings = audit_run(run_folder, effort, task=task, seed=seed, on_step=on_step, by=by)
+        findings = audit_run(run_folder, effort, task=own_task, seed=seed, on_step=on_step, by=by)
     for section in findings.sections:
         said = printable(f"{section.verdict.upper():6} {section.title}: {section.words}")
         click.echo(f"{said}\n")

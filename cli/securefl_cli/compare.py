@@ -27,6 +27,7 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     """Print a table to stdout: one row for each run; its cost where any run has devices."""
     from securefl.metrics.by_name import ACCURACY, heading
     from securefl.report.census import hours, watt_hours
+    from securefl.report.reading import what_the_server_reads
     from securefl.runs.folder_reader import best_of
 
     by = {metrics[-1].metric for metrics, _ in runs.values() if metrics} or {ACCURACY}
@@ -89,22 +90,6 @@ def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:
     return next((str(m.round) for m in shares if (m.accuracy or 0) >= target), "never")
 
 
-def what_the_server_reads(ledger: Ledger) -> str:
-    """Return the kinds of values that single clients sent the server in the clear."""
-    if len(ledger.upload_bytes()) == 1:
-        return "all: one party has all data"
-    read = ledger.server_reads()
-    hidden = {e.kind for e in ledger.entries if e.form == "ciphertext"} - read
-    names = ", ".join(sorted(read)) or "nothing"
-    told = {e.kind for e in ledger.entries if e.sender == "authority" and e.form == "plaintext"}
-    opened = {
-        "totals": sorted((hidden & told) - {"profiles", "cards"}),
-        "scores": sorted(hidden & {"profiles"}),
-    }
-    only = [f"only {what} of {', '.join(kinds)}" for what, kinds in opened.items() if kinds]
-    return "; ".join([names, *([", ".join(only)] if only else [])])
-
-
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…", type=click.Path(path_type=Path))
 @click.option(
@@ -115,7 +100,13 @@ def what_the_server_reads(ledger: Ledger) -> str:
     type=click.Path(path_type=Path),
     help="Where the picture goes; that of the cost beside it, with -cost in its name.",
 )
-def compare(runs: tuple[Path, ...], plot: Path) -> None:
+@click.option(
+    "--html",
+    metavar="FILE.html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also one page with curves, results, and the settings in which the runs differ.",
+)
+def compare(runs: tuple[Path, ...], plot: Path, html: Path | None) -> None:
     """Print runs side by side, and draw their score and loss.
 
     Where all runs simulate devices, a second picture has the score against simulated hours and Wh.
@@ -123,6 +114,7 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
     \b
     Example:
       securefl compare runs/fedavg runs/fedtan --plot both.png
+      securefl compare runs/fedavg runs/fedtan --html both.html
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.federation.ledger import Ledger
     from securefl.report.plots import cost_figure, png, score_plot
@@ -147,6 +139,12 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
         beside = plot.with_name(f"{plot.stem}-cost{plot.suffix}")
         write_atomically(beside, png(cost))
         click.echo(f"Cost: {beside}")
+    if html:
+        from securefl.report.run_page import comparison_page
+
+        page = comparison_page(dict(zip(names, records.values(), strict=True)))
+        write_atomically(html, page.encode())
+        click.echo(f"Report: {html}")
 
 
 def _labels(names: list[str], paths: list[str]) -> list[str]:

@@ -145,8 +145,8 @@ class _Process:
             said, ended = self.log.read_text(), self._process.poll() is not None
             for line in said.splitlines()[self._n_shown :] if show else ():
                 self._n_shown += 1
-                if line.startswith("Round"):
-                    click.echo(line, err=True)
+                if found := re.search(r"\bRound \d.*", line):
+                    click.echo(found[0], err=True)
             if found := re.search(pattern, said):
                 return found[found.re.groups]
             if len(said) > n_said:

@@ -11,6 +11,7 @@ import click
 from securefl.errors import KeyFileError
 from securefl.io.text import printable
 from securefl_cli import key_members, key_officers, key_renewal, key_rotation
+from securefl_cli.key_contradiction import contradiction
 from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
 from securefl_cli.key_policy import policy, told
 from securefl_cli.passphrase import read_passphrase
@@ -307,5 +308,6 @@ for command in (
     key_rotation.rotate,
     key_rotation.revoke,
     key_officers.officers,
+    contradiction,
 ):
     keys.add_command(command)

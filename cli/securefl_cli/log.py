@@ -1,4 +1,4 @@
-"""Lines on stderr: plain for people, or with time, level, role and session for a log."""
+"""Lines on stderr: for people, or with date, level and role as well for a log."""
 
 import json
 import logging
@@ -32,15 +32,17 @@ class _Lines(logging.Handler):
 
     def _line(self, record: logging.LogRecord) -> str:
         message = printable(record.getMessage())
-        if self.form == "plain":
-            return message
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        at = datetime.fromtimestamp(record.created, UTC)
+        run = printable(SESSION.get()[:_SESSION_LETTERS])
+        if self.form == "plain":  # of a party that goes on for hours; other commands end soon
+            stamp = [f"{at:%H:%M:%SZ}", run] if self.role else []
+            return " ".join([*filter(None, stamp), message])
         fields = {
-            "time": time.replace("+00:00", "Z"),
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "role": self.role,
             "name": printable(self.whose),
-            "run": printable(SESSION.get()[:_SESSION_LETTERS]),
+            "run": run,
         }
         if self.form == "text":
             who = f"{fields['role']}/{fields['name'] or '-'}"
@@ -72,8 +74,8 @@ def log_option(role: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         expose_value=False,
         is_eager=True,
         callback=begin_log,
-        help="Lines on stderr: plain, or with time (UTC), level, role, name and session, as text "
-        "or as one JSON object a line.",
+        help="Lines on stderr: plain, with time (UTC) and session, or with date, level, role and "
+        "name as well, as text or as one JSON object a line.",
     )
 
 

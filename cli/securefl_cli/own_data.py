@@ -29,6 +29,19 @@ def sites_option(what: str) -> Callable[[Command], Command]:
     return click.option("--site", "sites", multiple=True, metavar="NAME=SITE.toml", help=what)
 
 
+def own_task_of(name: str) -> Task:
+    """Return what the function `module:function` makes; ConfigError where it is no task."""
+    from securefl.io.own_code import own_function
+    from securefl.task import Task
+
+    found = own_function(name, f"--task {name}")()
+    if not isinstance(found, Task):
+        raise ConfigError(
+            f"--task {name}: returns a {type(found).__name__}: have it return a securefl.Task"
+        )
+    return found
+
+
 def say_passed_over(site: Path) -> None:
     """Say where files beside a site's pictures are not read; raises as `files_passed_over`."""
     from securefl.data.site_file import files_passed_over

@@ -22,6 +22,7 @@ from securefl_cli.options import settings_of
 from securefl_cli.own_data import Own, sites_option
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import progress_bar, say_engine, say_rate
+from securefl_cli.report import write_report
 
 if TYPE_CHECKING:
     from securefl.exchange.officer import KeySet
@@ -406,7 +407,8 @@ def _report(folder: Path, result: Result) -> None:
         _note_privacy(record.config, result)
     click.echo(
         f"In the papers' counting: {ledger.communication_rounds(1)} exchanges and "
-        f"{ledger.paper_megabytes(1):.6f} MB a round.\nRun folder: {folder}"
+        f"{ledger.paper_megabytes(1):.6f} MB a round.\nReport: {write_report(record)}\n"
+        f"Run folder: {folder}"
     )
     if record.all_passed:
         raise SystemExit(1)

@@ -258,7 +258,8 @@ def join(  # noqa: PLR0913, PLR0917
     Else they are a part of the data set that the settings name, by the name in the site's
     certificate and data.names. Keys of a new epoch come from the authority by way of the
     server, signed. What it keeps between rounds lies in the folder of its identity, under runs/; a
-    site that has stopped goes on with the same command.
+    site that has stopped goes on with the same command. Once the run is over, its own part of the
+    model, where the settings give clients one, stays there under models/.
 
     \b
     Example:

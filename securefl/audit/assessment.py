@@ -5,19 +5,20 @@ What a run cannot know, such as its purpose, is left to the officer, and says so
 
 from collections.abc import Iterator, Sequence
 
-from securefl.audit.exposure.views import OUTSIDER, Shows, views
-from securefl.audit.findings import FindingsTable, Section
+from securefl.audit.findings import Section
 from securefl.audit.provenance import Provenance
 from securefl.audit.rules import Verdict
+from securefl.report.html import PageTable
+from securefl.report.views import OUTSIDER, Shows, views
 from securefl.runs.folder_reader import RunRecord
 from securefl.settings.tables import Config
 
 YOURS = "Yours to write"
 
 
-def outline(run: RunRecord, of: Provenance, sections: Sequence[Section]) -> FindingsTable:
+def outline(run: RunRecord, of: Provenance, sections: Sequence[Section]) -> PageTable:
     """Return the outline: each of the regulation's points, and what the run says to it."""
-    return FindingsTable(
+    return PageTable(
         "Outline of a data protection impact assessment (GDPR, Art. 35)",
         ("Point", "This run"),
         list(_points(run, of, sections)),

@@ -40,6 +40,7 @@ from securefl.audit.targets import (
     opened_round,
     sent_statistics,
 )
+from securefl.audit.thresholds import SAME
 from securefl.audit.tracing.report_section import tracing_section
 from securefl.build.job import job_of
 from securefl.build.selection import numbers_of
@@ -77,9 +78,6 @@ class AuditEffort:
 
 QUICK = AuditEffort("quick", 2, 2, 300, inversion.QUICK)
 FULL = AuditEffort("full", 10, 12, 1000, inversion.FULL)
-SAME = 0.1
-"""Largest difference of weights that rounding explains: encrypted totals err by 2⁻²⁴, and
-training magnifies that (the demo's job with its model sealed: 0.02 after 200 rounds)."""
 WORKERS = 2
 """Processes that shadow models are trained in: as many as the smallest machine has cores."""
 
@@ -115,7 +113,10 @@ def audit_run(
     run = read_run(Path(folder))
     if task is None and RunFolder(Path(folder)).has_own_task():
         raise ConfigError(
-            own_task_needed(folder, f"securefl.audit_run({str(folder)!r}, task=task)")
+            own_task_needed(
+                folder,
+                f"securefl.audit_run({str(folder)!r}, task=task), or with securefl audit --task",
+            )
         )
     # Wherever it was trained: here, and one's own model where the replayed one will be.
     on_cpu = run.config.run.model_copy(update={"device": "cpu"})

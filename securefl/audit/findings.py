@@ -1,6 +1,5 @@
 """Findings of an audit: sections of numbers with their methods, and a verdict in plain words."""
 
-import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from securefl.audit.statistics import Interval
 from securefl.errors import RunFolderError
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
+from securefl.report.html import PageTable, Picture
 
 PAGE, FINDINGS, SIGNATURE = "audit.html", "audit.json", "audit.sig"
 AUDITS = frozenset({PAGE, FINDINGS, SIGNATURE})
@@ -47,34 +47,6 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class FindingsTable:
-    """Table of rows under columns; cells are shown as they are."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    alarming: frozenset[int] = frozenset()
-    """Indices of rows that are shown in red."""
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """Drawing that the report carries inside itself."""
-
-    title: str
-    description: str
-    """Content in words, for those who cannot see it."""
-    png: bytes = b""
-    svg: str = ""
-    """Content as SVG; empty where it is a PNG."""
-
-    def source(self) -> str:
-        """Return the drawing as an address that needs no request."""
-        kind, content = ("svg+xml", self.svg.encode()) if self.svg else ("png", self.png)
-        return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """Section of the report: one audit of one run."""
 
@@ -85,7 +57,7 @@ class Section:
     words: str
     """Meaning in plain words: one to three sentences for somebody who is no engineer."""
     numbers: Sequence[Number] = ()
-    tables: Sequence[FindingsTable] = ()
+    tables: Sequence[PageTable] = ()
     pictures: Sequence[Picture] = ()
     notes: Sequence[str] = ()
     """Assumptions, and what the audit cannot see."""
@@ -107,7 +79,7 @@ class Findings:
     sections: Sequence[Section] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Time, parties, keys, settings, sizes of data and digests of files: see `Provenance`."""
-    tables: Sequence[FindingsTable] = ()
+    tables: Sequence[PageTable] = ()
     """The same as tables, for the page."""
 
     def to_json(self) -> bytes:

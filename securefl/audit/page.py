@@ -1,20 +1,14 @@
 """Report of an audit: findings as one HTML file that needs nothing else, its verdicts first."""
 
 import math
-import re
-from collections.abc import Iterator
-from functools import cache
-from importlib.resources import files
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined, Template
+from collections.abc import Iterator, Mapping
 
 from securefl.audit.findings import Findings, Number, Section
 from securefl.audit.glossary import used
 from securefl.audit.rules import Verdict
-from securefl.io.text import printable
+from securefl.report.html import rendered
 
-TEMPLATE = "page.html.jinja"
+TEMPLATE = "audit/page.html.jinja"
 BADGES = {
     Verdict.LEAKS: "Leaks",
     Verdict.WEAK: "Weak",
@@ -22,20 +16,30 @@ BADGES = {
     Verdict.OPEN: "Open",
 }
 """Badges of verdicts, in the order of alarm."""
+LEGEND = {
+    Verdict.LEAKS: "a claim is refuted, or somebody reads what nobody should.",
+    Verdict.WEAK: "something is learnt, or a claim rests on little.",
+    Verdict.OPEN: "nothing was claimed, or too little was there to measure.",
+    Verdict.HOLDS: "attacked, and stood. An attack that fails is no proof.",
+}
 
 
 def html_page(findings: Findings) -> str:
     """Return the whole report, fit for UTF-8; the same findings give the same text."""
-    page = _template().render(
+    return rendered(
+        TEMPLATE,
         findings=findings,
         badges=BADGES,
         by_alarm=by_alarm(findings),
         worst=worst(findings),
         todo=[section for section in by_alarm(findings) if section.do],
         in_short=in_short(findings),
+        means=first_uses(findings),
+        legend=LEGEND,
         glossary=used(_texts(findings)),
+        value=value_said,
+        interval=interval_said,
     )
-    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", page)
 
 
 def by_alarm(findings: Findings) -> list[Section]:
@@ -62,18 +66,33 @@ def in_short(findings: Findings) -> str:
     return "Nothing was promised, or too little was there to measure."
 
 
+def first_uses(findings: Findings) -> dict[str, Mapping[str, str]]:
+    """Return the words of the glossary that a place of the page is the first to use.
+
+    Places in their order: a section's key behind `verdict `, `legend`, and each section's key.
+    """
+    places = {f"verdict {s.key}": [s.title, s.words, s.do] for s in by_alarm(findings)}
+    places["legend"] = [*LEGEND.values()]
+    places |= {section.key: [*_said_in(section)] for section in findings.sections}
+    explained, found = set[str](), dict[str, Mapping[str, str]]()
+    for place, texts in places.items():
+        found[place] = {w: meaning for w, meaning in used(texts).items() if w not in explained}
+        explained |= found[place].keys()
+    return found
+
+
 def _texts(findings: Findings) -> Iterator[str]:
     """Yield all that the report says, for its glossary."""
+    yield from LEGEND.values()
     for section in findings.sections:
-        yield from (section.title, section.words, *section.notes)
-        yield from (text for number in section.numbers for text in (number.name, number.method))
-        for table in section.tables:
-            yield from (table.title, *table.columns, *(cell for row in table.rows for cell in row))
+        yield from _said_in(section)
 
 
-def spans(text: str) -> list[str]:
-    """Split a text into text and code by turns: what stands between backticks is code."""
-    return re.split(r"`([^`]+)`", text)
+def _said_in(section: Section) -> Iterator[str]:
+    yield from (section.title, section.words, section.do, *section.notes)
+    yield from (text for number in section.numbers for text in (number.name, number.method))
+    for table in section.tables:
+        yield from (table.title, *table.columns, *(cell for row in table.rows for cell in row))
 
 
 def value_said(number: Number) -> str:
@@ -99,20 +118,6 @@ def _said(value: float, unit: str) -> str:
         case _:
             whole = abs(value) < 1e15 and float(value).is_integer()
             return f"{value:,.0f} {unit}".strip() if whole else f"{value:.4g} {unit}".strip()
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_shown
-    )
-    environment.filters |= {"value": value_said, "interval": interval_said, "spans": spans}
-    return environment.from_string(files(__package__).joinpath(TEMPLATE).read_text("utf-8"))
-
-
-def _shown(value: Any) -> Any:
-    """Return control characters, which a page cannot hold or a reader not see, as escapes."""
-    return printable(value) if type(value) is str else value
 
 
 def _titles(findings: Findings, verdict: Verdict) -> str:

@@ -1,7 +1,6 @@
 """Provenance of an audit: when, by whom, of which parties, keys, settings, data and files."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -10,13 +9,15 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from securefl.audit.findings import AUDITS, MAX_BYTES, FindingsTable
+from securefl.audit.findings import AUDITS, MAX_BYTES
 from securefl.data.samples import ClientData, samples
 from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.ledger import AUTHORITY, SERVER, utc_now
 from securefl.federation.opening import Opening
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
+from securefl.report.html import PageTable
+from securefl.report.key_uses import KeyTally, key_uses
 from securefl.runs.folder_reader import (
     ENVIRONMENT,
     RunRecord,
@@ -24,6 +25,7 @@ from securefl.runs.folder_reader import (
 )
 from securefl.runs.session import PACKAGES, read_environment
 from securefl.runs.task_record import DataRecord, TaskRecord, task_record
+from securefl.settings.load import flat
 from securefl.task import Task, client_names
 
 NOBODY = "nobody has signed this report"
@@ -57,16 +59,6 @@ class Auditor:
     """The authority's own log of openings, with which the folder's is compared."""
     report: frozenset[str] = AUDITS
     """Names of the report's own files in the run's folder; none where it lies elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyTally:
-    """Totals and scores that were asked for under one key."""
-
-    key_id: str
-    epoch: int
-    opened: int
-    refused: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +126,8 @@ class Provenance:
             ended=run.metrics[-1].at,
             sessions=sessions,
             parties=tuple(_parties(run, by, openings)),
-            keys=tuple(_uses(openings)),
-            settings=_settings(run, shipped=shipped),
+            keys=tuple(key_uses(openings)),
+            settings=run.config.tables(own_task=not shipped),
             data={
                 name: Count(_size(of), None if test is None else _size(test))
                 for name, of, test in zip(names, task.clients, tests, strict=True)
@@ -167,20 +159,20 @@ class Provenance:
             else "not given",
         }
 
-    def tables(self) -> list[FindingsTable]:
+    def tables(self) -> list[PageTable]:
         """Return parties, keys, data, the user's own task, settings and files, for the report."""
         found = [
-            FindingsTable(
+            PageTable(
                 "Parties",
                 ("Name", "Role", "SHA-256 of the certificate", "Valid until"),
                 [(p.name, p.role, p.fingerprint or "none", p.until or "-") for p in self.parties],
             ),
-            FindingsTable(
+            PageTable(
                 "Keys, and what was asked for under them",
                 ("Key", "Epoch", "Opened", "Refused"),
                 [(k.key_id, str(k.epoch), str(k.opened), str(k.refused)) for k in self.keys],
             ),
-            FindingsTable(
+            PageTable(
                 "Sizes of data",
                 ("Client", "Samples that train", "Samples of its own that test"),
                 [
@@ -188,9 +180,9 @@ class Provenance:
                     for name, n in self.data.items()
                 ],
             ),
-            FindingsTable("Model and data of the user's own", ("What", "Form"), self._own()),
-            FindingsTable("Settings", ("Key", "Value"), list(_flat(self.settings))),
-            FindingsTable("Files of the run", ("File", "SHA-256"), sorted(self.files.items())),
+            PageTable("Model and data of the user's own", ("What", "Form"), self._own()),
+            PageTable("Settings", ("Key", "Value"), list(flat(self.settings))),
+            PageTable("Files of the run", ("File", "SHA-256"), sorted(self.files.items())),
         ]
         return [table for table in found if table.rows]
 
@@ -261,14 +253,6 @@ def read_file(path: Path) -> bytes:
         ) from error
 
 
-def _settings(run: RunRecord, *, shipped: bool) -> Mapping[str, Any]:
-    """Return the settings that count in the run: of sites' own data, no data set's."""
-    tables = run.config.tables(own_task=not shipped)
-    if run.config.samples is not None:
-        tables["data"] = {"names": list(run.config.data.names)}
-    return tables
-
-
 def _parties(run: RunRecord, by: Auditor, openings: Sequence[Opening]) -> Iterator[Party]:
     """Yield the parties that the ledger names, with the certificates of members of these names.
 
@@ -292,14 +276,6 @@ def _parties(run: RunRecord, by: Auditor, openings: Sequence[Opening]) -> Iterat
     yield from (m for m in by.members if m.role == "certificate authority")
 
 
-def _uses(openings: Sequence[Opening]) -> Iterator[KeyTally]:
-    opened, refused = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
-    for row in openings:
-        (refused if row.refused else opened)[row.key_id, row.epoch] += 1
-    for key_id, epoch in sorted({*opened, *refused}, key=lambda key: (key[1], key[0])):
-        yield KeyTally(key_id, epoch, opened[key_id, epoch], refused[key_id, epoch])
-
-
 def _without_digests(record: TaskRecord) -> TaskRecord:
     def plain(data: DataRecord) -> DataRecord:
         return replace(data, sha256=None)
@@ -316,11 +292,3 @@ def _without_digests(record: TaskRecord) -> TaskRecord:
 
 def _size(data: ClientData) -> int:
     return len(samples(data, "a client"))
-
-
-def _flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{name}.{key}", of) for key, of in _flat(value))
-        else:
-            yield name, str(value)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from securefl.algorithms.algorithm import averaged_tensors, copied
 from securefl.audit.exposure.inspect_bytes import ByteInspector
+from securefl.audit.exposure.leaks import InspectedRounds, Leak
 from securefl.audit.exposure.sealed_messages import SealedMessages
-from securefl.audit.exposure.views import InspectedRounds, Leak
 from securefl.build.exchange import quorum_of, sealed_kinds
 from securefl.build.simulation import simulated
 from securefl.build.training import chosen_algorithm, client_weights, precision_of

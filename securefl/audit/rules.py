@@ -3,7 +3,8 @@
 docs/audit.md shows the same rules as a table (docs/audit_table.py writes it).
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar, final
@@ -47,6 +48,20 @@ class Rule(Generic[Measured]):
 def always(_measured: object) -> bool:
     """Return True: the condition of a section's last rule."""
     return True
+
+
+def unmeasured(numbers: Callable[[Measured], Iterable[float]]) -> Rule[Measured]:
+    """Return the first rule of a section that goes by these numbers: one of them is none (NaN).
+
+    No comparison is true of such a number, so every later rule would take it for good news.
+    """
+    return Rule(
+        Verdict.OPEN,
+        lambda measured: any(map(math.isnan, numbers(measured))),
+        "a number that decides came out as none (NaN)",
+        lambda _: "Not measured: a number that decides came out as none, so nothing is said.",
+        do="Audit again with another --seed; if it stays so, report it (SECURITY.md).",
+    )
 
 
 def deciding(rules: Sequence[Rule[Measured]], measured: Measured) -> Rule[Measured]:

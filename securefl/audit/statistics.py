@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import hypergeom, mannwhitneyu, norm  # type: ignore[import-untyped, unused-ignore]
 from sklearn.metrics import roc_curve
 
+from securefl.audit.thresholds import CONFIDENCE
 from securefl.errors import DataError
 
 
@@ -29,7 +30,6 @@ def too_far(shares: NDArray[np.float64], alpha: float) -> bool:
     return bool(farthest > sqrt(log(2 / alpha) / 2 / n))
 
 
-CONFIDENCE = 0.95
 RESAMPLES = 1000
 Scores = NDArray[np.float64]
 Quantity = Callable[[Scores, Scores], float]

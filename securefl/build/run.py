@@ -8,7 +8,7 @@ from securefl.exchange.officer import KeySet
 from securefl.federation.client import Identities
 from securefl.runs.folder_reader import read_config
 from securefl.runs.folder_writer import RunFolder, own_task_needed, server_needed
-from securefl.runs.loop import OnRound, OnStart, Result
+from securefl.runs.loop import OnEnd, OnRound, OnStart, Result
 from securefl.runs.task_record import require_same_task, task_record
 from securefl.settings.tables import Config
 from securefl.task import Task, client_names
@@ -23,6 +23,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
     out: Path | str | None = None,
     on_round: OnRound | None = None,
     on_start: OnStart | None = None,
+    on_end: OnEnd | None = None,
 ) -> Result:
     """Train by the settings of `config`, on its own data and model or on those of `task`.
 
@@ -35,6 +36,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
         out: a folder to leave all evidence in; nothing is written where None.
         on_round: called after each round.
         on_start: called before the first round with the engine that trains the clients, and why.
+        on_end: called with the result, once all is written.
 
     Raises:
         ConfigError, DataError: before anything is written.
@@ -47,17 +49,18 @@ def run(  # noqa: PLR0913  (what a run may be given)
     if on_start:
         on_start(rounds.engine)
     if out is None:
-        return rounds.run(on_round)
+        return _ended(rounds.run(on_round), on_end)
     about = b"" if task is None else task_record(task, client_names(rounds.config, task)).to_json()
     folder = RunFolder.create(Path(out), rounds.config, about)
     with folder.locked():
         folder.note_session(
             rounds.config, rounds.session, rounds.key_id, rounds.engine, own_task=task is not None
         )
-        return rounds.run(on_round, folder)
+        result = rounds.run(on_round, folder)
+    return _ended(result, on_end)
 
 
-def resume(
+def resume(  # noqa: PLR0913  (as `run`)
     folder: Path | str,
     task: Task | None = None,
     *,
@@ -65,6 +68,7 @@ def resume(
     identities: Identities | None = None,
     on_round: OnRound | None = None,
     on_start: OnStart | None = None,
+    on_end: OnEnd | None = None,
 ) -> Result:
     """Continue a run from its last complete round, with the settings in its folder.
 
@@ -99,7 +103,14 @@ def resume(
         )
         if on_start:
             on_start(rounds.engine)
-        return rounds.run(on_round, run_folder)
+        result = rounds.run(on_round, run_folder)
+    return _ended(result, on_end)
+
+
+def _ended(result: Result, on_end: OnEnd | None) -> Result:
+    if on_end:
+        on_end(result)
+    return result
 
 
 def _require_task(task: object, keys: object) -> None:

@@ -10,17 +10,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-import safetensors.torch
-from safetensors import SafetensorError
 from torch import nn
 from torch.nn import functional
 
-from securefl.algorithms.algorithm import Loss
+from securefl.algorithms.algorithm import Loss, lay_over
 from securefl.algorithms.scoring import Score
 from securefl.algorithms.scoring import evaluate as score
 from securefl.data.samples import Given, given_data, samples
 from securefl.errors import ConfigError, RunFolderError
-from securefl.io.files import require_tensors
+from securefl.evaluation.own_part import require_part_of
+from securefl.io.tensors import read_tensors
 from securefl.metrics.chosen import Measure, chosen_metric
 from securefl.norms.adapted import adapted_batch_norm
 from securefl.runs.folder_reader import MODEL, read_config
@@ -75,8 +74,7 @@ def evaluate(
     check_batch_size(batch_size)
     if not isinstance(model, nn.Module):
         trained = load_trained(model) if isinstance(model, Path | str) else model
-        require_global_model(trained.config)
-        if note := untrained_statistics(trained.config):
+        if note := note_on(trained):
             warnings.warn(note, UntrainedStatistics, stacklevel=2)
         model, task = trained.model, trained.task
         if loss is None:
@@ -103,24 +101,31 @@ class Trained:
     task: Task
     """Task of the run; its model is the untrained one."""
     model: nn.Module
-    """Global model after the last round."""
+    """Model after the last round: the global one, or a client's."""
+    own: bool = False
+    """True where it is a client's, with the client's own part."""
 
 
-def load_trained(folder: Path | str, task: Task | None = None) -> Trained:
+def load_trained(
+    folder: Path | str, task: Task | None = None, own: "NamedTensors | None" = None
+) -> Trained:
     """Load a finished run, or one that diverged, with the model that its folder holds.
 
     Args:
         folder: the run's.
         task: the one that the run was started with, where it had its own.
+        own: a client's own part of the model (`own_part`), where that client's is meant.
 
     Raises:
         ConfigError: the run had a task of its own and `task` is None, or the other way round, or
             `task` is another than the run's; or it trained no global model.
-        RunFolderError: no run's folder, an unfinished or a damaged one, or another model's.
+        RunFolderError: no run's folder, an unfinished or a damaged one, or another model's; `own`
+            is no part of it.
     """
     folder = Path(folder)
     config = read_config(folder)
-    require_global_model(config)
+    if own is None:
+        require_global_model(config)
     if RunFolder(folder).has_own_task() != (task is not None):
         raise ConfigError(
             own_task_needed(folder, f"securefl.load_trained({str(folder)!r}, task)")
@@ -130,7 +135,11 @@ def load_trained(folder: Path | str, task: Task | None = None) -> Trained:
     if task is not None:
         require_same_task(folder, task, config)
     task = with_metric(task or configured_task(config), config)
-    return Trained(config, task, with_trained_tensors(folder, task.model))
+    model = with_trained_tensors(folder, task.model)
+    if own:
+        require_part_of(model, own)
+        lay_over(model, own)
+    return Trained(config, task, model, own=own is not None)
 
 
 def with_trained_tensors(folder: Path, model: nn.Module) -> nn.Module:
@@ -144,16 +153,24 @@ def with_trained_tensors(folder: Path, model: nn.Module) -> nn.Module:
     path = folder / MODEL
     if not path.is_file():
         raise RunFolderError(f"{folder}: this run is not finished; go on with {way_on(folder)}")
-    try:
-        require_tensors(path)
-        tensors = safetensors.torch.load_file(path)
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{path}: damaged ({error})") from error
+    tensors = read_tensors(path)
     model = copy.deepcopy(model)
     if _layout(tensors) != _layout(model.state_dict()):
         raise RunFolderError(f"{path}: holds another model than this run trains")
     model.load_state_dict(tensors)
     return model
+
+
+def note_on(run: "Result | Trained") -> str:
+    """Return a note where the model's BN statistics are not of training; empty elsewhere.
+
+    Raises:
+        ConfigError: it is a global model of a run that trained none for others.
+    """
+    if isinstance(run, Trained) and run.own:
+        return ""
+    require_global_model(run.config)
+    return untrained_statistics(run.config)
 
 
 def untrained_statistics(config: Config) -> str:

@@ -39,13 +39,16 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
         return file.read(_checked(os.fstat(file.fileno()), path, max_bytes))
 
 
-def read_lines(path: Path, max_bytes: int = MAX_LOG_BYTES) -> Iterator[bytes]:
+def read_lines(path: Path, max_bytes: int = MAX_LOG_BYTES, start: int = 0) -> Iterator[bytes]:
     """Yields the whole lines of a log; a last one that a crash cut short does not count.
+
+    `start` is the number of bytes at the beginning that are passed over.
 
     Raises:
         OSError: the file cannot be read, is no log, or has a line of more than `MAX_LINE_BYTES`.
     """
     with _opened(path, max_bytes) as file:
+        file.seek(start)
         while (line := file.readline(MAX_LINE_BYTES + 1)).endswith(b"\n"):
             yield line[:-1]
     if len(line) > MAX_LINE_BYTES:

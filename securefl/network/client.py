@@ -144,8 +144,8 @@ class ClientProcess:
                 else:
                     await self._answer(turn)
         except _RunOver as over:
-            if not str(over) and self._is_done():
-                session.store.forget()
+            if not str(over) and self._is_done() and (own := session.store.forget()):
+                self.say(f"{self.party.name}: its own part of the model is in {own}")
             raise
         finally:
             await asyncio.to_thread(session.site.close)

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
+import safetensors.torch
 from pydantic import Field, TypeAdapter
 from torch import nn
 
 from securefl.errors import PeerError, RunFolderError
 from securefl.io.files import make_folder, read_bounded, write_whole
 from securefl.io.json import parsed
+from securefl.io.tensors import unshared
 from securefl.runs.checkpoint import Checkpoint, check_memory
 from securefl.types import Memory, State
 
-RUNS = "runs"
+RUNS, MODELS = "runs", "models"
 SESSIONS = "sessions"
 _SUFFIX = ".safetensors"
 _OWNER = "owner"
@@ -122,12 +124,28 @@ class FileStore:
                 path.unlink(missing_ok=True)
 
     def keep(self, round_number: int, names: Collection[str]) -> None:
-        """Do nothing, as nothing is left to do: see `Store.keep`."""
+        """Note the last round that counted: see `Store.keep`."""
+        if self.client in names:
+            self._since = round_number
 
-    def forget(self) -> None:
-        """Remove the run's files, once it is over."""
+    def forget(self) -> Path | None:
+        """Remove the run's files, once it is over, but the client's own part of the model.
+
+        Returns:
+            The file of that part; None where the client has the global model like all.
+
+        Raises:
+            RunFolderError: it cannot be read or written; nothing is removed.
+        """
+        # The connection on which the last round counted may be another than the one that ends.
+        newest = max((int(p.stem) for p in self.path.glob(f"[0-9]*{_SUFFIX}")), default=0)
+        own = self.of_rounds({self.client: self._since or newest})[self.client].scored
+        path = self.folder / MODELS / f"{self.job}{_SUFFIX}"
+        if own:
+            self._write(path, safetensors.torch.save(unshared(own)))
         with suppress(OSError):
             shutil.rmtree(self.path)
+        return path if own else None
 
     def _file(self, round_number: int) -> Path:
         return self.path / f"{round_number}{_SUFFIX}"

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
@@ -126,3 +127,18 @@ def standardise_weights(
         # A change of class alone keeps parameters, hooks and every place where the layer is used.
         layer.__class__ = _STANDARDISED[type(layer)]
         vars(layer)["standardisation"] = standardisation
+
+
+def fold_weights(layers: Iterable[nn.Module]) -> None:
+    """Make layers that standardise their weights plain ones that hold Ŵ, in place: for inference.
+
+    Other layers stay as they are.
+    """
+    plain = {standardised: kind for kind, standardised in _STANDARDISED.items()}
+    for layer in layers:
+        if type(layer) in plain:
+            standardisation: Standardisation = vars(layer).pop("standardisation")
+            with torch.no_grad():
+                weight = layer.get_parameter("weight")
+                weight.copy_(standardisation(weight))
+            layer.__class__ = plain[type(layer)]

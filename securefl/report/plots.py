@@ -29,6 +29,7 @@ from securefl.runs.folder_reader import RoundMetrics, RunRecord
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#7f7f7f", "#cc79a7", "#56b4e9", "#e69f00")
 """Palette of Okabe and Ito, which colour-blind readers can tell apart."""
+BLUE, VERMILLION, GREEN, GREY, PURPLE, SKY, ORANGE = COLOURS
 STYLES = ("-", "--", "-.", ":")
 MAX_NAMES = 30
 """Number of clients whose names there is room for on an axis."""
@@ -86,6 +87,34 @@ def label_scores(axes: Axes, runs: Mapping[str, Sequence[RoundMetrics]]) -> None
         axes.set_ylim(0, 100)
 
 
+def by_client_plot(metrics: Sequence[RoundMetrics]) -> bytes:
+    """Plot the clients' median score by round, between the lowest and the highest of any."""
+    rows = [[of.score for of in m.clients.values() if not math.isnan(of.score)] for m in metrics]
+    known = [(m.round, sorted(row)) for m, row in zip(metrics, rows, strict=True) if row]
+    factor = 100 if metrics[-1].metric in SHARES else 1
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes, rounds = figure.subplots(), [number for number, _ in known]
+    low, high = ([factor * row[at] for _, row in known] for at in (0, -1))
+    axes.fill_between(rounds, low, high, color=BLUE, alpha=0.2, lw=0)
+    axes.plot(rounds, [factor * float(np.median(row)) for _, row in known], color=BLUE)
+    label_scores(axes, {"": metrics})
+    bare(axes)
+    by_round(axes)
+    return png(figure)
+
+
+def epsilon_plot(metrics: Sequence[RoundMetrics]) -> bytes:
+    """Plot ε spent by round; rounds in which nothing bounds it are left out."""
+    spent = [(m.round, m.epsilon) for m in metrics if m.epsilon is not None]
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*zip(*spent, strict=True), color=VERMILLION)
+    axes.set(ylabel="ε spent")
+    bare(axes)
+    by_round(axes)
+    return png(figure)
+
+
 def traffic_plot(entries: Sequence[Entry]) -> bytes:
     """Plot MiB sent in the whole run, by what was sent and in which form."""
     sums = Ledger(list(entries)).bytes_by_kind()
@@ -125,7 +154,6 @@ def cost_figure(runs: Mapping[str, Sequence[RoundMetrics]]) -> Figure | None:
     return figure
 
 
-BLUE, VERMILLION, GREEN, GREY, PURPLE, SKY, ORANGE = COLOURS
 PALETTE: dict[str | None, str] = dict(
     zip(KNOWN, (GREEN, VERMILLION, BLUE, ORANGE, PURPLE, SKY), strict=True)
 )

@@ -36,13 +36,15 @@ CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 BEST = "best.safetensors"
 """Global model of the round of the best score."""
 ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
+REPORT = "report.html"
 LOCK, JOB, JOINED, SERVER = ".lock", "job.id", "joined.json", "server.json"
 IN_FLIGHT, MODELS_SHOWN = "in-flight.json", "models-shown.jsonl"
 FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
         *OFFICERS_OPENINGS,
-        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, BEST, ACCURACY, SCORE, TRAFFIC),
+        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, BEST),
+        *(ACCURACY, SCORE, TRAFFIC, REPORT),
         *(LOCK, JOB, JOINED, SERVER, IN_FLIGHT, MODELS_SHOWN),
     }
 )
@@ -89,6 +91,8 @@ class RoundMetrics:
     """Score over all clients' samples, where each has a model or test data of its own."""
     at: str = field(default_factory=utc_now, compare=False, repr=False)
     """Time of the round's end, UTC."""
+    phases: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+    """Seconds by phase; what is left to `seconds` is writing."""
 
     @property
     def compared(self) -> float:

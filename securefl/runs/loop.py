@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -57,7 +57,9 @@ from securefl.runs.folder_reader import (
     best_of,
     read_metrics,
 )
+from securefl.runs.frame import frame
 from securefl.runs.session import InFlight, torch_threads
+from securefl.runs.stopwatch import Stopwatch
 from securefl.selection.participation import Participation
 from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.tables import Config
@@ -75,6 +77,7 @@ _STILL = "the round passes: its totals left the model as it was, bit for bit (tr
 COUNTED_IN = "counted_in"
 OnRound = Callable[[RoundMetrics], None]
 OnStart = Callable[[str], None]
+OnEnd = Callable[["Result"], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -140,6 +143,10 @@ class Result:
         for name, model in models.items():
             lay_over(model, self.own[name])
         return models
+
+    def frame(self) -> Any:
+        """Return a row for each round: see `securefl.runs.frame.frame`."""
+        return frame(self.metrics)
 
     def __repr__(self) -> str:
         if not self.metrics:
@@ -240,6 +247,7 @@ class Rounds:
         self._begun = parts.in_flight
         """Totals that an earlier session has asked for, until the first round begins."""
         self._noted: InFlight | None = None
+        self._watch = Stopwatch()
         self._left_out: list[str] = []
         """Clients that sit out the last round, since no list with them can be had at its model."""
         self._scored: Score | None = None
@@ -405,8 +413,10 @@ class Rounds:
                 folder.note_history(spent)
         n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
         try:
-            participants, state = self._next_state()
-            score = self._score_after(state)
+            with self._watch.phase("clients, messages"):
+                participants, state = self._next_state()
+            with self._watch.phase("scoring"):
+                score = self._score_after(state)
         finally:  # a round that fails leaves evidence too
             entries = record.ledger.entries[n_entries:]
             incidents = record.incidents[n_incidents:]
@@ -428,6 +438,7 @@ class Rounds:
             score=score.value,
             clients={name: ClientScore(of.value, of.loss) for name, of in score.clients.items()},
             pooled=score.pooled,
+            phases=self._watch.take(),
         )
         self._metrics.append(metrics)
         self.participants.append(participants)
@@ -687,7 +698,8 @@ class Rounds:
         signers, is_new = request.signers, self._lists.note(request.signers)
         self._note_in_flight(request)
         try:
-            return self.parts.opener.open(request)
+            with self._watch.phase("opening"):
+                return self.parts.opener.open(request)
         except (OpeningRefused, MessageRefused):
             if is_new and self._officers.officers == 1:
                 self._lists.forget(signers)

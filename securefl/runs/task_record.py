@@ -86,6 +86,19 @@ def task_record(task: Task, names: Iterable[str]) -> TaskRecord:
     )
 
 
+def read_task_record(folder: Path) -> TaskRecord | None:
+    """Read the record of a run's own task; None where there is none.
+
+    Raises:
+        RunFolderError: it is damaged.
+    """
+    path = folder / TASK
+    if not path.is_file():
+        return None
+    with read_soundly(path):
+        return parsed(_RECORD, read_bounded(path, MAX_BYTES), RunFolderError)
+
+
 def require_same_task(folder: Path, task: Task, config: Config, *, weights: bool = False) -> None:
     """Refuse another task than the run's; a folder without a record of it accepts any.
 
@@ -108,11 +121,9 @@ def require_same_task(folder: Path, task: Task, config: Config, *, weights: bool
             f"{', '.join(map(repr, config.choices)):.500}: give those that the run began with, or "
             "none"
         )
-    path = folder / TASK
-    if not path.is_file():
+    recorded = read_task_record(folder)
+    if recorded is None:
         return
-    with read_soundly(path):
-        recorded = parsed(_RECORD, read_bounded(path, MAX_BYTES), RunFolderError)
     given = task_record(task, client_names(config, task))
     parts = next(_differing(recorded, given, weights=weights), None)
     if parts is not None:

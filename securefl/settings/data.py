@@ -16,7 +16,7 @@ from securefl.data.catalogue import (
     names_by_domain,
 )
 from securefl.errors import ConfigError
-from securefl.settings.table import ClosedShare, Table, of_form
+from securefl.settings.table import ClosedShare, Table, of_form, one_of
 
 OfImages = Literal["irrelevant", "blurred", "salt-and-pepper"]
 OfReadings = Literal["polluted", "noisy"]
@@ -51,7 +51,7 @@ def _partition(text: str) -> str:
 class DataTable(Table):
     """The table `[data]`."""
 
-    dataset: Annotated[str, AfterValidator(_known)] = "digits"
+    dataset: Annotated[str, AfterValidator(_known), one_of(DATA_SETS)] = "digits"
     """A name of `securefl.data.catalogue`. Where a data set comes by domain, each domain is a
     client, and `partition` and `clients` do not count."""
     root: Annotated[str, of_form(r"[^\x00-\x1f\x7f]+", "a folder's path")] | None = None

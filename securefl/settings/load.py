@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +40,15 @@ def load_config(path: Path | str | None = None, settings: Iterable[str] = ()) ->
         if ".name=" in setting.replace(" ", "") and ":" in name:
             allow_code(name)
     return parse_tables(Config, tables, f"{path}: " if path else "")
+
+
+def flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield settings as `table.key` and the value as text."""
+    for name, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", of) for key, of in flat(value))
+        else:
+            yield name, str(value)
 
 
 def parse_tables(model: type[Model], tables: Mapping[str, Any], where: str = "") -> Model:

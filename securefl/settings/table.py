@@ -1,7 +1,8 @@
 """The base of all tables of settings, which have no unknown key; and the kinds of numbers."""
 
 import re
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -25,6 +26,11 @@ def of_form(pattern: str, words: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+def one_of(names: Iterable[str]) -> Any:
+    """Return what the settings' schema says of text that is one of these names."""
+    return Field(json_schema_extra={"enum": list(names)})
 
 
 class Table(BaseModel):

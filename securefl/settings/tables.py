@@ -49,7 +49,16 @@ from securefl.settings.models import MODELS, NormName, width_of
 from securefl.settings.reasons import reasons_of
 from securefl.settings.samples import SamplesTable
 from securefl.settings.sites import SitesTable
-from securefl.settings.table import BatchSize, Count, NotNegative, Positive, Share, Table, of_form
+from securefl.settings.table import (
+    BatchSize,
+    Count,
+    NotNegative,
+    Positive,
+    Share,
+    Table,
+    of_form,
+    one_of,
+)
 
 FEWEST_ROUNDS_WITH_DROPS = 50
 DEFAULT_LR_DROPS = (0.5, 0.75)
@@ -90,7 +99,7 @@ class RunTable(Table):
     differential privacy follows `privacy.noise` alone: where that is not "seeded", no private run
     repeats."""
     rounds: Count = 200
-    metric: Annotated[str, AfterValidator(require_known)] | None = None
+    metric: Annotated[str, AfterValidator(require_known), one_of(METRICS)] | None = None
     """Metric of tests, one of `securefl.metrics.by_name.METRICS`. Where absent, accuracy of classes
     and R² of numbers; of a task of one's own, the task's, or what its loss implies."""
     engine: Literal["auto", "sequential", "vectorised", "parallel", "ray"] = "auto"
@@ -232,7 +241,10 @@ class TrainTable(Table):
 class ExchangeTable(Table):
     """The table `[exchange]`."""
 
-    encrypt: Annotated[tuple[Encrypt, ...], BeforeValidator(_listed)] = (Encrypt.MODEL,)
+    encrypt: Annotated[
+        tuple[Encrypt, ...],
+        BeforeValidator(_listed, json_schema_input_type=tuple[Encrypt, ...] | str),
+    ] = (Encrypt.MODEL,)
     """`model` (everything), `statistics`, `profiles` or both (`statistics,profiles`), or `none`."""
     min_clients: Annotated[int, Field(ge=3, le=10**6, strict=True)] = 3
     """The authority opens no total of fewer: with two, each learns the other's value."""
@@ -348,11 +360,15 @@ class Config(Table):
         return self.model_copy(update={"run": run, "data": data, "model": ModelTable()})
 
     def tables(self, *, own_task: bool = False) -> dict[str, Any]:
-        """Return the settings as JSON has them; of an own task, those alone that count in it."""
-        if not own_task or self.samples is not None:
+        """Return the settings as JSON has them: no data set's where sites bring their own data.
+
+        Of an own task, `[model]` does not count either.
+        """
+        if self.samples is None and not own_task:
             return self.model_dump(mode="json")
         names = {"data": {"names": list(self.data.names)}} if self.data.names else {}
-        return self.model_dump(mode="json", exclude={"data", "model"}) | names
+        others = {"data"} if self.samples else {"data", "model"}
+        return self.model_dump(mode="json", exclude=others) | names
 
     def rounds_in(self, share: float) -> int:
         """Return the rounds that a share of all rounds makes; a part of one counts as one."""

@@ -11,9 +11,9 @@ from matching_runs import make_task
 from processes import CLIENTS, Loop, Site
 
 import securefl
+from securefl.audit.exposure.leaks import InspectedRounds
 from securefl.audit.exposure.planned import Absences
 from securefl.audit.exposure.report_section import exposure_section
-from securefl.audit.exposure.views import OUTSIDER, InspectedRounds, views
 from securefl.audit.replay import inspect_rounds, replayed
 from securefl.audit.rules import Verdict
 from securefl.build import job
@@ -23,6 +23,7 @@ from securefl.federation.contribution import CANNOT_SEND
 from securefl.federation.incidents import PASSED, Incident
 from securefl.federation.ledger import SERVER
 from securefl.federation.opening import Opening
+from securefl.report.views import OUTSIDER, views
 from securefl.runs import loop as rounds
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
 from securefl.runs.folder_writer import RunFolder

@@ -40,6 +40,7 @@ def rows(process):
     return [json.loads(line) for line in process.text().splitlines()]
 
 
+CLOCK = r"\d\d:\d\d:\d\dZ"
 NAMES = ("alice", "bob", "carol", "dora", "emil", "fay")
 """So many that a run goes on without one that is killed between two totals."""
 
@@ -134,11 +135,11 @@ def test_no_name_begins_a_line_of_its_own(form):
 
 @pytest.mark.full
 def test_lines_are_plain_where_nobody_asks_for_another_form(site):
-    """As before; and an unknown form is a wrong command."""
+    """With a time; and an unknown form is a wrong command."""
     here = site(encrypt="none")
     process = here.client("alice", "--wait", "0")
     assert process.ended() == 1
-    assert process.text().startswith("Error: 127.0.0.1:")
+    assert re.match(rf"{CLOCK} Error: 127\.0\.0\.1:", process.text())
     asked = ["site", "join", str(here.job), "--log", "xml"]
     assert CliRunner().invoke(main, asked).exit_code == 2
     done = CliRunner(env={"SECUREFL_LOG": "json"}).invoke(main, ["site", "join", str(here.job)])
@@ -156,7 +157,8 @@ def test_sigterm_ends_each_role_with_code_0_and_the_run_goes_on_later(site):
     clients = here.clients()
     server.wait_for("Round 2/40")
     assert server.interrupt(signal.SIGTERM) == 0
-    assert server.text().splitlines()[-1] == "Stopped."
+    assert re.search(rf"^{CLOCK} [0-9a-f]{{8}} Round 2/40", server.text(), re.MULTILINE)
+    assert server.text().splitlines()[-1].endswith(" Stopped.")
     assert [client.ended() for client in clients] == [1, 1, 1]
     for client in clients:
         assert "the server was stopped" in client.text()
@@ -168,7 +170,7 @@ def test_sigterm_ends_each_role_with_code_0_and_the_run_goes_on_later(site):
     (first,) = server.wait_for(r"Round (\d+)/40").groups()
     assert int(first) == n_done + 1
     assert clients[0].interrupt(signal.SIGTERM) == 0
-    assert clients[0].text().splitlines()[-1] == "Stopped."
+    assert clients[0].text().splitlines()[-1].endswith(" Stopped.")
     server.wait_for("without alice")
 
 
@@ -203,4 +205,4 @@ def test_sigterm_ends_a_role_that_still_loads_what_it_needs():
 def test_sigterm_ends_a_role_that_waits_for_its_peers(site, role):
     process = getattr(site(), role)()
     assert process.interrupt(signal.SIGTERM) == 0
-    assert process.text().splitlines()[-1] == "Stopped."
+    assert re.fullmatch(rf"{CLOCK} Stopped\.", process.text().splitlines()[-1])

@@ -10,7 +10,8 @@ from mutations import try_all
 from torch import nn
 
 from securefl.errors import PeerError, RunFolderError
-from securefl.network.store import RUNS, SESSIONS, FileStore
+from securefl.io.tensors import read_tensors
+from securefl.network.store import MODELS, RUNS, SESSIONS, FileStore
 from securefl.types import Kind, Memory, State
 
 JOB, SESSION, LATER = "ab" * 32, "cd" * 32, "ef" * 32
@@ -105,6 +106,30 @@ def test_nothing_is_left_that_no_round_can_go_on_from(store):
     }
     store.forget()
     assert list((store.folder / RUNS).iterdir()) == []
+
+
+def test_a_clients_own_part_of_the_model_outlives_the_run(store):
+    """That of the last round that counted; in a later session that of the last round at all."""
+    last = Memory(own={"bn.weight": torch.zeros(2)}, solver={"c/bn.weight": torch.ones(2)})
+    round_done(store, 1, since=0)
+    round_done(store, 2, last)
+    store.keep(2, ["alice"])
+    path = store.forget()
+    assert path == store.folder / MODELS / f"{JOB}.safetensors"
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = read_tensors(path)
+    assert list(found) == ["bn.weight"]
+    assert torch.equal(found["bn.weight"], torch.zeros(2))
+    assert list((store.folder / RUNS).iterdir()) == []
+    round_done(store, 3, since=0)
+    assert torch.equal(read_tensors(replace(store).forget())["bn.weight"], KEPT.own["bn.weight"])
+
+
+def test_a_client_with_the_global_model_keeps_nothing_of_it(store):
+    round_done(store, 1, Memory(solver={"c/bn.weight": torch.ones(2)}), since=0)
+    store.keep(1, ["alice"])
+    assert store.forget() is None
+    assert not (store.folder / MODELS).exists()
 
 
 def test_nobody_else_may_read_what_a_client_keeps(store):

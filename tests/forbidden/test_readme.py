@@ -23,7 +23,7 @@ COMMANDS = [
     if line.startswith("securefl ")
 ]
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
-WRITTEN = {"out", "plot", "init directory", "request names"}
+WRITTEN = {"out", "plot", "init directory", "request names", "track folder"}
 """Parameters that name what a command makes; by the command where others read by that name."""
 
 

@@ -33,9 +33,9 @@ from securefl.federation.message import split_message
 from securefl.federation.profile_match import ProfileQuestion
 from securefl.federation.server import Server
 from securefl.report import selection
+from securefl.report.reading import what_the_server_reads
 from securefl.report.selection import IN_THE_CLEAR
 from securefl.types import PROFILE, Kind
-from securefl_cli.compare import what_the_server_reads
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")

@@ -29,7 +29,6 @@ from securefl.audit.bounds.crafted import MARGIN, TOGETHER, can_craft, crafted, 
 from securefl.audit.bounds.gaussian_dp import gaussian_epsilon
 from securefl.audit.bounds.record_bounds import Method, Noise
 from securefl.audit.bounds.report_section import (
-    ALARM,
     DIMENSIONS,
     bounds_of_records,
     client_test,
@@ -38,6 +37,7 @@ from securefl.audit.bounds.report_section import (
 from securefl.audit.exposure.evidence import FolderEvidence
 from securefl.audit.replay import replayed
 from securefl.audit.rules import Verdict
+from securefl.audit.thresholds import ALARM
 from securefl.errors import DataError
 from securefl.evaluation.evaluate import load_trained
 from securefl.privacy import client_level, distributed_noise

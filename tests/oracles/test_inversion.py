@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from securefl.audit.findings import Findings
+from securefl.audit.inversion import limits
 from securefl.audit.inversion.assumptions import feeding, fixed, measured, recovered_statistics
 from securefl.audit.inversion.first_layer import first_linear, inputs_of
 from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
@@ -418,6 +419,26 @@ def test_a_sections_words_are_of_rows_where_rows_were_attacked():
     assert by["best adaptive less exact"].value == pytest.approx(
         by["error, first layer"].value - by["error, exact"].value, abs=0.2
     )
+
+
+def test_what_would_take_too_long_is_left_out_and_named(monkeypatch):
+    """Of a model too large for mini-batches of eight, single rows alone; of volumes, nothing."""
+    given = rows(2, functional.mse_loss)
+    about = given.public, NormalisedBatch.GIVEN, {}, None, LOSS_2
+    linear = Target("rows", nn.Linear(12, 2), given.client, *about)
+    effort = InversionEffort(8, 2, Search(2, 1))
+    monkeypatch.setattr(limits, "MOST_OPERATIONS", limits.OF_A_STEP * (2 * 12 * 2) * 7)
+    section = inversion_section([linear], 0, effort)
+    assert [table.title for table in section.tables] == ["Rebuilt rows: rows, mini-batches of 1"]
+    assert section.notes[-1].endswith("says nothing for them: rows, mini-batches of 8")
+    monkeypatch.setattr(limits, "MOST_OPERATIONS", 1)
+    with pytest.raises(
+        DataError, match=r"too large .* rows, mini-batches of 1; rows, mini-batches of 8"
+    ):
+        inversion_section([linear], 0, effort)
+    volumes = torch.zeros(8, 1, 48, 60, 48), torch.zeros(8, dtype=torch.long)
+    with pytest.raises(DataError, match="138,240 values, and these attacks are of 12,288"):
+        inversion_section([Target("volumes", nn.Flatten(), volumes, *about)], 0, effort)
 
 
 def test_the_section_is_the_same_every_time():

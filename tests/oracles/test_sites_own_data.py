@@ -1,5 +1,6 @@
 """Sites that bring their own data: over processes the bits of a rehearsal on one machine."""
 
+import json
 import sys
 from functools import partial
 
@@ -9,7 +10,7 @@ import torch
 from over_loopback import NAMES, SHORT, SIZES, Consortium, incidents_of, model_of
 from process_axes import BESIDE
 from processes import Loop
-from site_files import TABLES, OwnData
+from site_files import COLUMNS, TABLES, OwnData
 from torch import nn
 
 import securefl
@@ -18,8 +19,12 @@ from securefl.build.own_data import task_at, task_of_sites
 from securefl.build.own_model import code_of
 from securefl.data.catalogue import Targets
 from securefl.errors import ConfigError, DataError, PeerError, RunFolderError
+from securefl.io.tensors import read_tensors
 from securefl.network.party import client_party
 from securefl.network.server import server_job
+from securefl.network.store import MODELS
+from securefl.runs.folder_reader import read_config
+from securefl.runs.folder_writer import RunFolder
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 NUMBERS = (
@@ -91,6 +96,11 @@ def test_sites_with_files_of_their_own_end_where_a_rehearsal_does(
     assert [(m.score, m.loss) for m in over] == [(m.score, m.loss) for m in result.metrics]
     metrics = {Targets.CLASSES: over[0].metric, Targets.NUMBERS: "r2", Targets.SURVIVAL: "c-index"}
     assert {m.metric for m in over} == {metrics[job.config.targets]}
+    for name, own in result.own.items():  # and each site keeps its own part of the model
+        (path,) = (job.party(name).folder / MODELS).iterdir()
+        part = read_tensors(path)
+        assert part.keys() == own.keys()
+        assert all(torch.equal(part[n], own[n]) for n in own)
 
 
 @pytest.mark.parametrize("settings", [("algorithm.name=fedtan",), ("solver.name=scaffold",)])
@@ -229,13 +239,21 @@ def test_other_samples_do_not_go_on_in_a_run(consortium, files, tmp_path):
     first.store.forget()
 
 
-def test_the_server_has_nobodys_data(consortium, files):
-    """What stands for them is zeros, and nothing that it could train on."""
+def test_the_server_has_nobodys_data(consortium, files, tmp_path):
+    """What stands for them is zeros, and nothing that it could train on.
+
+    Its folder's settings name the sites and the form of samples, and no data set.
+    """
     config = securefl.load_config(None, [*SHORT, *TABLES])
     job = server_job(config)
     assert dict(job.data) == {}
     assert all(not x.any() for x, _ in (*job.task.clients, *job.task.client_tests))
     assert {*job.weights.values()} == {64 / 512}  # the most, over a power of two for five
+    folder = RunFolder.create(tmp_path / "run", config).path
+    written = json.loads((folder / "config.json").read_text())
+    assert written["data"] == {"names": [*NAMES]}
+    assert written["samples"]["columns"] == [*COLUMNS]
+    assert read_config(folder) == config
 
 
 def test_no_size_is_told(consortium, files, tmp_path):

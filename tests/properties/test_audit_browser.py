@@ -9,9 +9,10 @@ import pytest
 from browser import CHROMIUM, browser
 from made_findings import FINDINGS, LEAK, LONG, NASTY, NUMBER
 
-from securefl.audit.findings import FindingsTable, Number, Section
+from securefl.audit.findings import Number, Section
 from securefl.audit.page import html_page
 from securefl.audit.rules import Verdict
+from securefl.report.html import PageTable
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def tab(tmp_path_factory):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """A page of all that is hard to fit: long words, many columns, wide pictures."""
-    wide = FindingsTable(
+    wide = PageTable(
         "Many columns",
         [f"column {i}" for i in range(8)],
         [[f"{10**9 + i:,}" for i in range(8)], ["a cell of some words"] * 8],
@@ -37,7 +38,7 @@ def report(tmp_path_factory):
         Verdict.WEAK,
         f"`{LONG}` {LONG}",
         (Number(LONG, 1e14, LONG, 2**31 - 1, -1e14, 1e14, "bytes"), NUMBER),
-        (wide, FindingsTable(LONG, (LONG, "b"), ((LONG, "b"), ("a", LONG)))),
+        (wide, PageTable(LONG, (LONG, "b"), ((LONG, "b"), ("a", LONG)))),
         LEAK.pictures,
         (LONG, *NASTY),
     )

@@ -21,7 +21,8 @@ def number(name, value, low=None, high=None):
 
 def section(verdict="weak", numbers=(), **tables):
     named = [{"title": title.replace("_", " "), "rows": rows} for title, rows in tables.items()]
-    return {"verdict": verdict, "numbers": list(numbers), "tables": named}
+    said = {"title": "A section", "words": f"It {verdict}."}
+    return {"verdict": verdict, **said, "numbers": list(numbers), "tables": named}
 
 
 def audit(form="ciphertext"):
@@ -74,6 +75,17 @@ def answers(found):
 
 def table(**columns):
     return answers(audit_table.table(columns))
+
+
+def test_what_several_runs_say_alike_stands_once():
+    one = audit()
+    other = Audit({**one.sections, "tracing": section("holds")})
+    found = audit_table.sentences({"plain": one, "sealed": other}).splitlines()
+    assert [line for line in found if "holds" in line] == [
+        "| A section | sealed | It holds. |",
+        "| A section | plain, sealed | It holds. |",
+    ]
+    assert found.count("| A section | plain, sealed | It weak. |") == 4
 
 
 def test_a_verdict_stands_above_its_numbers():

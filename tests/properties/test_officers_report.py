@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from audited_runs import settings, task_of
@@ -12,6 +13,7 @@ from securefl.audit.assessment import YOURS, outline
 from securefl.audit.glossary import MEANINGS, used
 from securefl.audit.page import html_page
 from securefl.audit.provenance import Auditor, Provenance
+from securefl.audit.rules import Verdict
 from securefl.runs.folder_reader import read_run
 
 
@@ -23,7 +25,26 @@ def test_words_are_explained_where_they_stand_and_no_others():
     auc, lira = (MEANINGS[word].split(",")[0] for word in ("AUC", "LiRA"))
     assert auc in page
     assert lira not in page
-    assert page.index(auc) < page.index('<section id="inversion"')
+    assert page.index(auc) < page.index('<div class="facts" id="words"')
+
+
+def test_a_word_is_explained_where_it_is_used_first():
+    """Once, in a line that everybody sees, below the sentence or above the table that has it."""
+    sections = [
+        replace(FINDINGS.sections[0], verdict=Verdict.LEAKS, words="Canary records show nothing."),
+        replace(FINDINGS.sections[1], words="An attack on 20 dB."),
+        replace(FINDINGS.sections[2], verdict=Verdict.HOLDS),
+    ]
+    page = html_page(replace(FINDINGS, sections=sections))
+    body = page[page.index("<body>") : page.index('<div class="facts" id="words"')]
+    for word, first, then in (
+        ("canary", "Canary records show nothing.", "An attack on 20 dB."),
+        ("attack", "An attack on 20 dB.", '<section id="epsilon"'),
+        ("dB", "An attack on 20 dB.", '<section id="epsilon"'),
+        ("AUC", '<section id="inversion"', "<h3>Attacks</h3>"),
+    ):
+        (place,) = (found.start() for found in re.finditer(f"<dfn>{word}</dfn>", body))
+        assert body.index(first) < place < body.index(then)
 
 
 def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path):

@@ -29,6 +29,7 @@ FILES = {
     "best.safetensors",
     "accuracy.png",
     "traffic.png",
+    "report.html",
 }
 
 

@@ -19,9 +19,12 @@ from securefl.audit.provenance import Auditor, Provenance, differences
 from securefl.build.training import precision_of
 from securefl.errors import RunFolderError
 from securefl.federation.ledger import utc_now
+from securefl.federation.lineage import Shown, Statement, beginning, extended
 from securefl.federation.opening import Opening
+from securefl.network.models_shown import CONTRADICTION, Contradiction, Said
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
 from securefl_cli.main import main
+from securefl_keys.identity import load_identity
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses")
 
@@ -155,3 +158,83 @@ def test_a_members_signature_is_checked_by_anybody_with_the_bundle(sealed, conso
     assert "was revoked" in revoked.output
     invoke(folder, *keys)  # anew, and unsigned
     assert not (folder / "audit.sig").exists()
+
+
+STUDY = """
+from audited_runs import task_of
+
+def task():
+    return task_of("fedtan")
+
+def number():
+    return 3
+"""
+
+
+def test_a_run_on_an_own_task_is_audited_and_signed_from_the_command_line(
+    sealed, consortium, tmp_path, monkeypatch
+):
+    """By a function that gives the task; one that gives something else is refused."""
+    (tmp_path / "own_study.py").write_text(STUDY)
+    monkeypatch.syspath_prepend(tmp_path)
+    given = []
+
+    def audit_run(folder, _effort, *, task, by, **_):
+        given.append(task)
+        return replace(FINDINGS, provenance=provenance_of(folder, by).as_json())
+
+    monkeypatch.setattr(audits, "audit_run", audit_run)
+    folder, words = shutil.copytree(sealed, tmp_path / "run"), tmp_path / "words"
+    words.write_text(f"of {CLIENTS[2]}")
+    signing = ("--sign", consortium.root / CLIENTS[2], "--passphrase-file", words)
+    page = ("--keys", consortium.keys, "--out", tmp_path / "report.html")
+    monkeypatch.setattr("securefl.audit.provenance._parties", lambda *_: iter(()))
+    done = invoke(folder, "--task", "own_study:task", *page, *signing)
+    assert done.exit_code == 0, done.output
+    assert isinstance(given[0], securefl.Task)
+    assert (
+        f"as {CLIENTS[2]} (client of Nord) signed them" in invoke(folder, *page, "--verify").output
+    )
+    assert "returns a int: have it return" in invoke(folder, "--task", "own_study:number").output
+    assert "is missing): name a function" in invoke(folder, "--task", "own_study:none").output
+    assert "has one task" in invoke(folder, "--task", "own_study:task", "--site", "a=b").output
+
+
+def contradicting(consortium, name=SERVER, *, lies=True, job="ab" * 32):
+    """Return what a client keeps of two statements on one round, the second of another model."""
+    identity = load_identity(consortium.root / name, f"of {name}")
+
+    def said(model):
+        lineage = extended(beginning(job), Shown(1, model))
+        signed = identity.private_key.sign(Statement.content(job, 1, lineage)).hex()
+        return Said(Statement(job, 1, lineage, signed), identity.certificate_pem)
+
+    models = "11" * 32, ("22" if lies else "11") * 32
+    known, then = map(said, models)
+    return CONTRADICTION.dump_json(Contradiction(known, then, [Shown(1, models[1])]))
+
+
+def test_two_models_that_a_server_has_signed_are_proof_for_anybody_with_the_bundle(
+    consortium, tmp_path
+):
+    """Of one server of the consortium; nothing else is."""
+    file = tmp_path / "JOB.contradiction.json"
+
+    def checked(content):
+        file.write_bytes(content)
+        return CliRunner().invoke(
+            main, ["keys", "contradiction", str(file), "--keys", str(consortium.bundle("client"))]
+        )
+
+    proof = checked(contradicting(consortium))
+    assert proof.exit_code == 0, proof.output
+    assert f"{SERVER}, server of Nord, has signed what cannot both be true" in proof.output
+    for content, why in (
+        (contradicting(consortium, lies=False), "may both be true"),
+        (contradicting(consortium, CLIENTS[2]), "not for server as needed"),
+        (contradicting(consortium).replace(b'"round":1', b'"round":2'), "not signed by the server"),
+        (b"{}", "JOB.contradiction.json"),
+    ):
+        refused = checked(content)
+        assert refused.exit_code == 2
+        assert why in refused.output

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.audit.exposure.views import OUTSIDER, Shows, view_of, views
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.report.views import OUTSIDER, Shows, view_of, views
 from securefl.types import Kind
 
 CLIENTS = [f"client-{number}" for number in (1, 2, 3, 10)]

@@ -29,7 +29,8 @@ from scipy.stats import binom, t  # type: ignore[import-untyped, unused-ignore]
 
 from securefl.audit.bounds.fdp_bound import refuted_approximate
 from securefl.audit.bounds.gaussian_dp import gaussian_epsilon
-from securefl.audit.statistics import CONFIDENCE, Interval
+from securefl.audit.statistics import Interval
+from securefl.audit.thresholds import CONFIDENCE
 from securefl.errors import DataError
 
 

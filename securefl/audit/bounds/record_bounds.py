@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from securefl.audit.bounds.canary_bounds import OneRunBound, one_run_bound, refuted_by_either
 from securefl.audit.bounds.fdp_bound import refuted_gaussian
 from securefl.audit.bounds.score_bound import ScoreBound, score_bound
-from securefl.audit.statistics import CONFIDENCE
+from securefl.audit.thresholds import CONFIDENCE
 
 
 class Noise(StrEnum):

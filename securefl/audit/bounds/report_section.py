@@ -19,14 +19,15 @@ from securefl.audit.bounds.canary_bounds import (
 )
 from securefl.audit.bounds.record_bounds import Method, Noise, RecordBounds, record_bounds
 from securefl.audit.bounds.verdict import RULES, CanaryBounds
-from securefl.audit.findings import FindingsTable, Number, Section
+from securefl.audit.findings import Number, Section
 from securefl.audit.rules import decided
+from securefl.audit.thresholds import ALARM
 from securefl.privacy.accountants import Accountant, epsilon
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History
+from securefl.report.html import PageTable
 from securefl.settings.tables import Config
 
-ALARM = 0.05
 CANARIES, DIMENSIONS = 200, 10_000
 MOST_DRAWS = 20_000_000
 
@@ -179,7 +180,7 @@ def _of_clients(found: ClientTest, seed: int) -> Iterator[Number]:
 
 def _side_by_side(
     claimed: float, records: RecordBounds | None, clients: ClientTest | None
-) -> FindingsTable:
+) -> PageTable:
     rows = []
     if records:
         least = f"{records.epsilon:.3f}"
@@ -192,12 +193,12 @@ def _side_by_side(
         free = f"{clients.free.epsilon:.3f}", most, f"{clients.free.ceiling:.3f}"
         rows.append(("one release of an update, any noise", *free))
         rows.append(("the run, its releases together", "not measured", _said(claimed), ""))
-    return FindingsTable(
+    return PageTable(
         "ε from both sides", ("Of", "At least", "At most", "Ceiling of the test"), rows
     )
 
 
-def _records_table(found: RecordBounds | None) -> Iterator[FindingsTable]:
+def _records_table(found: RecordBounds | None) -> Iterator[PageTable]:
     if found is None:
         return
     rows = []
@@ -208,7 +209,7 @@ def _records_table(found: RecordBounds | None) -> Iterator[FindingsTable]:
         rows.append(
             (str(method), f"{least:.3f}", "none" if math.isinf(ceiling) else f"{ceiling:.3f}", role)
         )
-    yield FindingsTable(
+    yield PageTable(
         "ε of canary records by three bounds", ("By", "At least", "Ceiling", "Here"), rows
     )
 

@@ -6,18 +6,10 @@ from typing import cast, final
 
 from securefl.audit.bounds.canary_bounds import ClientTest
 from securefl.audit.bounds.record_bounds import RecordBounds
-from securefl.audit.rules import Rule, Verdict, always
+from securefl.audit.rules import Rule, Verdict, always, unmeasured
+from securefl.audit.thresholds import EPSILON_WORDS
 from securefl.privacy.events import Level
 from securefl.privacy.wording import WHAT
-
-MEANINGS = (
-    (0.16, "next to nothing; without noise that is no promise"),
-    (1.0, "records are told apart a little"),
-    (3.0, "records are told apart"),
-    (8.0, "records are told apart so well that the model is far from private"),
-    (math.inf, "some records are told apart all but surely"),
-)
-"""Words for lower bounds on ε, up to each number."""
 
 
 def meaning_of(shown: float) -> str:
@@ -26,9 +18,16 @@ def meaning_of(shown: float) -> str:
     An ε allows a guess whether a record was trained on, made with even odds, to be right with a
     probability of 1 / (1 + e^-ε) (Kairouz et al., ICML 2015, at δ = 0).
     """
-    words = next(words for most, words in MEANINGS if shown <= most)
-    right = f"{100 / (1 + math.exp(-shown)):.4g}"
-    return f"{words} (of an ε of just that, up to {right} % of guesses at even odds may be right)"
+    words = next(words for most, words in EPSILON_WORDS if shown <= most)
+    share = 100 / (1 + math.exp(-shown))
+    right = f"up to {share:.4g} %" if share < 99.99 else "more than 99.99 %"
+    return f"{words} (of an ε of just that, {right} of guesses at even odds may be right)"
+
+
+def _both(least: float, most: float) -> tuple[str, str]:
+    """Return two numbers with as many digits as tell them apart, three at least."""
+    digits = next(n for n in range(3, 18) if n == 17 or f"{least:.{n}g}" != f"{most:.{n}g}")
+    return f"{least:.{digits}g}", f"{most:.{digits}g}"
 
 
 @final
@@ -47,6 +46,13 @@ class CanaryBounds:
     def shown(self) -> float:
         """ε that canary records show at least."""
         return self.records.epsilon if self.records else 0.0
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """Numbers that decide."""
+        of = self.clients
+        measured = (of.claimed, of.shown, of.noise.low, of.noise.high) if of else ()
+        return self.claimed, self.shown, *measured
 
     @property
     def whom(self) -> str:
@@ -73,19 +79,30 @@ def _wrong_noise(clients: ClientTest) -> str:
     )
 
 
-def _too_few_canaries(found: CanaryBounds) -> str:
-    ceiling = f"{found.records.ceiling:.2g}" if found.records else "nothing"
+def _refuted(found: CanaryBounds) -> str:
+    claimed, shown = _both(found.claimed, found.shown)
     return (
-        f"ε is said to be at most {found.claimed:.3g} for {found.whom}. So many canary records can "
-        f"show {ceiling} at most, and showed {found.shown:.2g}: they could not have refuted it."
+        f"The claim is refuted: ε is said to be at most {claimed}, and canary records show at "
+        f"least {shown}."
+    )
+
+
+def _too_few_canaries(found: CanaryBounds) -> str:
+    said = f"ε is said to be at most {found.claimed:.3g} for {found.whom}."
+    if found.records is None:
+        return f"{said} No canary records were tried, so nothing could have refuted it."
+    ceiling, shown = f"{found.records.ceiling:.3g}", f"{found.shown:.3g}"
+    return (
+        f"{said} So many canary records can show {ceiling} at most, and showed {shown}: they could "
+        "not have refuted it."
     )
 
 
 def _stood(found: CanaryBounds) -> str:
-    least = f"canary records show at least {found.shown:.2g}"
+    least = f"canary records show at least {found.shown:.3g}"
     if clients := found.clients:
         least = (
-            f"canary clients show at least {clients.shown:.2g} of the {clients.claimed:.3g} of one "
+            f"canary clients show at least {clients.shown:.3g} of the {clients.claimed:.3g} of one "
             "round"
         )
     return (
@@ -94,15 +111,13 @@ def _stood(found: CanaryBounds) -> str:
 
 
 RULES: tuple[Rule[CanaryBounds], ...] = (
+    unmeasured(lambda found: found.numbers),
     Rule(
         Verdict.LEAKS,
         # A record is a part of a client: what hides clients hides it, too.
         lambda found: found.shown > found.claimed,
         "canary records show a larger ε than is claimed",
-        lambda found: (
-            f"The claim is refuted: ε is said to be at most {found.claimed:.3g}, and canary "
-            f"records show at least {found.shown:.3g}."
-        ),
+        _refuted,
         do=(
             "Withdraw the claim. Something was released that the settings do not count: see who "
             "saw what, and report it (SECURITY.md)."
@@ -124,8 +139,8 @@ RULES: tuple[Rule[CanaryBounds], ...] = (
         lambda found: math.isinf(found.claimed) and bool(found.records),
         "no ε is claimed; it says what canary records show",
         lambda found: (
-            "No differential privacy was claimed, so nothing bounds what the model tells of a "
-            f"record. Canary records show an ε of at least {found.shown:.2g}: "
+            "No ε is claimed, so nothing bounds what the model tells of a record. "
+            f"Canary records show an ε of at least {found.shown:.3g}: "
             f"{meaning_of(found.shown)}."
         ),
         do=(
@@ -138,8 +153,8 @@ RULES: tuple[Rule[CanaryBounds], ...] = (
         lambda found: math.isinf(found.claimed),
         "no ε is claimed, and no canary records were tried",
         lambda _: (
-            "No differential privacy was claimed, and no canary records were tried; without "
-            "noise that promises nothing."
+            "No ε is claimed, so nothing bounds what the model tells of a record. No canary "
+            "records were tried."
         ),
         do=(
             "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "

@@ -12,6 +12,7 @@ from typing import final
 import numpy as np
 import torch
 
+from securefl.audit.thresholds import LEAST_ERROR
 from securefl.build.training import equal_weight
 from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.params import MATCHES, MAX_MODULUS_BITS, SUMS, RingParameters
@@ -100,7 +101,7 @@ class Precision:
     @property
     def without_error(self) -> bool:
         """True where opened values are too exact for the error that hides keys."""
-        return self.encryption < self.due / 2
+        return self.encryption < LEAST_ERROR * self.due
 
 
 def precision_bits(error: float) -> int:

@@ -23,10 +23,12 @@ from securefl.audit.encryption.opened import (
     opened_by_name,
     refusals,
 )
-from securefl.audit.encryption.verdict import LEAST_SECURITY, RULES, Encrypted, ParameterSet
-from securefl.audit.findings import FindingsTable, Number, Picture, Section
+from securefl.audit.encryption.verdict import RULES, Encrypted, ParameterSet
+from securefl.audit.findings import Number, Section
 from securefl.audit.rules import decided
+from securefl.audit.thresholds import LEAST_SECURITY
 from securefl.crypto.params import MATCHES, SUMS
+from securefl.report.html import PageTable, Picture
 
 _STANDARD = "Homomorphic Encryption Standard 2018, Table 1: ternary secret, classical attacker"
 _ESTIMATED = "lattice-estimator, attacks as by MATZOV 2022, docs/one-time-keys.md"
@@ -86,7 +88,7 @@ def encryption_section(
     tables = [_decrypted(opened, flow.opener), _keys(uses), _parameters(measured)]
     if refused := refusals(evidence.openings):
         rows = [(reason, f"{times:,}") for reason, times in refused.items()]
-        tables.append(FindingsTable("Refused", ("why", "times"), rows, frozenset(range(len(rows)))))
+        tables.append(PageTable("Refused", ("why", "times"), rows, frozenset(range(len(rows)))))
     numbers = [*_worth(measured, seed), *_log(evidence, opened)]
     return Section(
         "encryption", _TITLE, verdict, words, numbers, tables, (picture,), _notes(evidence), do=do
@@ -149,7 +151,7 @@ def _log(evidence: EncryptionEvidence, opened: Sequence[Opened]) -> list[Number]
     ]
 
 
-def _decrypted(opened: Sequence[Opened], opener: str) -> FindingsTable:
+def _decrypted(opened: Sequence[Opened], opener: str) -> PageTable:
     rows = [
         (
             row.what,
@@ -163,10 +165,10 @@ def _decrypted(opened: Sequence[Opened], opener: str) -> FindingsTable:
     ]
     columns = ("what", "fewest clients", "refused", "times", "values", "by whom")
     alarming = frozenset(i for i, row in enumerate(opened) if row.refused)
-    return FindingsTable("Decrypted", columns, rows, alarming)
+    return PageTable("Decrypted", columns, rows, alarming)
 
 
-def _keys(uses: Sequence[KeyUse]) -> FindingsTable:
+def _keys(uses: Sequence[KeyUse]) -> PageTable:
     rows = [
         (
             _name(use),
@@ -176,7 +178,7 @@ def _keys(uses: Sequence[KeyUse]) -> FindingsTable:
         )
         for use in uses
     ]
-    return FindingsTable("Keys", ("key", "opens", "asked", "fewest clients on a list"), rows)
+    return PageTable("Keys", ("key", "opens", "asked", "fewest clients on a list"), rows)
 
 
 def _name(use: KeyUse) -> str:
@@ -184,7 +186,7 @@ def _name(use: KeyUse) -> str:
     return f"{what}, epoch {use.epoch}, {use.key_id[:16] or 'unnamed'}"
 
 
-def _parameters(measured: Sequence[ParameterSet]) -> FindingsTable:
+def _parameters(measured: Sequence[ParameterSet]) -> PageTable:
     rows = [_row(part) for part in measured]
     columns = (
         "parameters",
@@ -197,7 +199,7 @@ def _parameters(measured: Sequence[ParameterSet]) -> FindingsTable:
         "right when released",
     )
     weak = (i for i, part in enumerate(measured) if part.security.bits < LEAST_SECURITY)
-    return FindingsTable("Parameters", columns, rows, frozenset(weak))
+    return PageTable("Parameters", columns, rows, frozenset(weak))
 
 
 def _row(part: ParameterSet) -> tuple[str, ...]:

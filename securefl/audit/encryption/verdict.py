@@ -11,9 +11,8 @@ from securefl.audit.encryption.opened import (
     answered_again,
     shown_at_models,
 )
-from securefl.audit.rules import Rule, Verdict, always
-
-LEAST_SECURITY = 128
+from securefl.audit.rules import Rule, Verdict, always, unmeasured
+from securefl.audit.thresholds import LEAST_SECURITY
 
 
 @final
@@ -113,7 +112,7 @@ RULES: tuple[Rule[Encrypted], ...] = (
         Verdict.LEAKS,
         lambda found: any(part.security.bits < LEAST_SECURITY for part in found.parameters),
         f"parameters are below {LEAST_SECURITY}-bit security",
-        lambda _: "The parameters are below 128-bit security: who records may read.",
+        lambda _: f"The parameters are below {LEAST_SECURITY}-bit security: who records may read.",
         do="Make new keys (securefl keys init).",
     ),
     Rule(
@@ -154,5 +153,6 @@ RULES: tuple[Rule[Encrypted], ...] = (
         lambda _: "The run has no log of openings, so nobody knows what was decrypted.",
         do="Audit with --openings and the authority's own log.",
     ),
+    unmeasured(lambda found: [part.precision.encryption for part in found.parameters]),
     Rule(Verdict.HOLDS, always, "none of these", _decrypted_in_all),
 )

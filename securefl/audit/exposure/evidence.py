@@ -15,9 +15,9 @@ from typing import Any, final
 
 from pydantic import TypeAdapter
 
+from securefl.audit.exposure.leaks import Leak
 from securefl.audit.exposure.openings import OpeningsLog, wrongly_carded, wrongly_opened
 from securefl.audit.exposure.planned import Absences, Lengths, unplanned
-from securefl.audit.exposure.views import Leak
 from securefl.audit.findings import AUDITS
 from securefl.build.exchange import is_blind, quorum_of, sealed_kinds
 from securefl.errors import RunFolderError

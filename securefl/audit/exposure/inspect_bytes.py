@@ -18,6 +18,7 @@ from typing import final
 import numpy as np
 import torch
 
+from securefl.audit.exposure.leaks import Leak
 from securefl.audit.exposure.opened_messages import (
     CONTRIBUTION_ERROR,
     SentValues,
@@ -26,7 +27,6 @@ from securefl.audit.exposure.opened_messages import (
     unaggregated,
 )
 from securefl.audit.exposure.sealed_messages import SealedMessages, too_alike
-from securefl.audit.exposure.views import Leak
 from securefl.build.exchange import is_blind, sealed_kinds
 from securefl.build.training import equal_weight
 from securefl.crypto.params import SUMS

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from securefl.audit.exposure.leaks import Leak
 from securefl.audit.exposure.planned import planned_sums
-from securefl.audit.exposure.views import Leak
 from securefl.exchange.profile_match import SCORE
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry

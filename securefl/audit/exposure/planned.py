@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from securefl.audit.exposure.views import Leak, way
+from securefl.audit.exposure.leaks import Leak, way
 from securefl.crypto.params import SUMS
 from securefl.exchange.blind import n_answer_bytes, n_client_bytes
 from securefl.exchange.card_keys import Quorum, cards_bytes

@@ -2,19 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
+from securefl.audit.exposure.leaks import InspectedRounds, Leak
 from securefl.audit.exposure.verdict import RULES, Exposed, server_view
-from securefl.audit.exposure.views import (
-    OUTSIDER,
-    Field,
-    InspectedRounds,
-    Leak,
-    PartyView,
-    Shows,
-    views,
-)
-from securefl.audit.findings import FindingsTable, Number, Section
+from securefl.audit.findings import Number, Section
 from securefl.audit.rules import decided
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.report.html import PageTable
+from securefl.report.views import OUTSIDER, Field, PartyView, Shows, views
 from securefl.types import Kind
 
 _MOST_LEAKS = 40
@@ -109,11 +103,11 @@ def _numbers(
     yield Number("wire bytes seen of those written down", share, how, unit="%")
 
 
-def _leak_tables(leaks: Sequence[Leak]) -> Iterator[FindingsTable]:
+def _leak_tables(leaks: Sequence[Leak]) -> Iterator[PageTable]:
     if leaks:
         shown = [(x.what, x.why, str(x.round), x.who) for x in leaks[:_MOST_LEAKS]]
         title = f"Not as promised ({len(leaks)})"
-        yield FindingsTable(
+        yield PageTable(
             title, ("Field", "Why", "Round", "Who"), shown, frozenset(range(len(shown)))
         )
 
@@ -128,7 +122,7 @@ def _distinct(found: Sequence[PartyView]) -> Iterator[tuple[str, PartyView]]:
         yield names[0] if len(names) == 1 else f"each of {names[0]} .. {names[-1]}", same[0]
 
 
-def _table(named: tuple[str, PartyView]) -> FindingsTable:
+def _table(named: tuple[str, PartyView]) -> PageTable:
     party, view = named
     rows = [
         (
@@ -148,7 +142,7 @@ def _table(named: tuple[str, PartyView]) -> FindingsTable:
     )
     title = f"What {_named(party)} received ({view.bytes:,} bytes)"
     columns = ("Field", "Shows", "Form", "Kind", "From", "Times", "Values", "Bytes")
-    return FindingsTable(title, columns, rows, alarming)
+    return PageTable(title, columns, rows, alarming)
 
 
 def _named(party: str) -> str:

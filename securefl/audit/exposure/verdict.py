@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.exposure.views import Field, Leak, PartyView, Shows
+from securefl.audit.exposure.leaks import Leak
 from securefl.audit.rules import Rule, Verdict, always
 from securefl.federation.ledger import SERVER
 from securefl.federation.message import SCORES
+from securefl.report.views import Field, PartyView, Shows
 from securefl.types import LOSS, SIZE, Kind
 
 

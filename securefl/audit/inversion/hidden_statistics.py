@@ -63,6 +63,12 @@ class HiddenStatistics:
     """False where the model has no statistics to hide."""
 
     @property
+    def numbers(self) -> tuple[float, ...]:
+        """Numbers that decide."""
+        gains = (self.exact_gain, self.adaptive_gain, self.least)
+        return tuple(number for each in gains for number in (each.value, each.low))
+
+    @property
     def protects(self) -> bool:
         """True where hiding the statistics costs every other attacker something for certain."""
         return self.least.low > 0

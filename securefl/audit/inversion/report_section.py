@@ -3,7 +3,7 @@
 A picture shows originals, and below each what every attacker made of it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from securefl.audit.findings import FindingsTable, Number, Picture, Section
+from securefl.audit.findings import Number, Section
 from securefl.audit.inversion.gradient_matching import Search
 from securefl.audit.inversion.hidden_statistics import (
     Attacker,
@@ -20,6 +20,7 @@ from securefl.audit.inversion.hidden_statistics import (
     gain,
     units,
 )
+from securefl.audit.inversion.limits import most_matched, require_within
 from securefl.audit.inversion.opened_total import OpenedRound
 from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked, protection
 from securefl.audit.inversion.sample_kind import Values, mean_interval
@@ -27,10 +28,17 @@ from securefl.audit.inversion.sum_attacks import SumEffort
 from securefl.audit.inversion.sum_section import NOTES as SUM_NOTES
 from securefl.audit.inversion.sum_section import figures, sum_numbers, sum_table, tried_sums
 from securefl.audit.inversion.target import NormalisedBatch, Target
-from securefl.audit.inversion.verdict import RULES, UPDATES_SEALED, if_sealed, united
+from securefl.audit.inversion.verdict import (
+    RULES,
+    UPDATES_SEALED,
+    if_nothing_is_sealed,
+    if_sealed,
+    united,
+)
 from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.errors import DataError
+from securefl.report.html import PageTable, Picture
 from securefl.report.plots import png
 
 BATCHES = (1, 8)
@@ -73,8 +81,8 @@ COMMON_NOTES = (
 
 _FIRST = {
     Hidden.NOTHING: (
-        "The run hides nothing: the server had gradients and statistics of single clients. Had it "
-        "sealed the statistics:"
+        "The run hides nothing: the server had gradients and statistics of single clients. Of an "
+        "update of one local step:"
     ),
     Hidden.STATISTICS: "Of an update of one local step:",
     Hidden.UPDATES: "Had the statistics alone been sealed:",
@@ -119,19 +127,27 @@ def inversion_section(
     The verdict is of a run that hides what `hidden` says. Where that is single clients' updates,
     it follows from attacks on the sums that `opened` makes.
 
+    Fewer mini-batches are attacked of large models, and none where one is too much: see `limits`.
+
     Raises:
-        DataError: no target, or fewer than eight samples.
+        DataError: no target, fewer than eight samples, or all too large.
     """
     if not targets:
         raise DataError("gradient inversion: no model was given to attack")
-    found = [
-        attacked(
-            target, effort.singles if batch == 1 else effort.batches, batch, effort.search, seed
-        )
-        for target in targets
-        for batch in BATCHES
-        if batch > 1 or target.normalised is not NormalisedBatch.BATCH
-    ]
+    require_within(targets[0].client[0].shape[1:])
+    found, left_out = list[Attacked](), list[str]()
+    for target in targets:
+        most = most_matched(target.model, target.client[0][:1])
+        for batch in BATCHES:
+            if batch == 1 and target.normalised is NormalisedBatch.BATCH:
+                continue
+            n = min(effort.singles if batch == 1 else effort.batches, most // batch)
+            if n < (2 if batch == 1 else 1):  # an interval is over mini-batches, or one's samples
+                left_out.append(f"{target.name}, mini-batches of {batch}")
+            else:
+                found.append(attacked(target, n, batch, effort.search, seed))
+    if not found:
+        raise DataError(_too_large(left_out))
     compared = [(one, protection(one)) for one in found]
     first = _FIRST[hidden]
     if not any(comparison.there for _, comparison in compared):
@@ -143,13 +159,20 @@ def inversion_section(
         title="Gradient inversion with and without BN statistics",
         verdict=verdict,
         do=do,
-        words=" ".join([first, *_words(compared)]).strip(),
+        words=" ".join([first, *_words(compared, hidden)]),
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
         pictures=[rebuilt_picture(title(one), one) for one in found if one.baseline.is_image],
-        notes=_notes(found),
+        notes=[*_notes(found), *([_too_large(left_out)] if left_out else [])],
     )
     return section if opened is None else _with_sums(section, opened, effort, seed)
+
+
+def _too_large(left_out: Sequence[str]) -> str:
+    return (
+        "The model is too large for a search on gradients that ends in time, so these were not "
+        f"attacked, which says nothing for them: {'; '.join(left_out)}"
+    )
 
 
 def _with_sums(
@@ -174,18 +197,32 @@ def title(one: Attacked) -> str:
     return f"{one.target.name}, mini-batches of {one.batch}"
 
 
-def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]]) -> Iterator[str]:
-    """Yield sentences; what is the same of several sizes is said once."""
+def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]], hidden: Hidden) -> Iterator[str]:
+    """Yield sentences: what holds of this run, and, where it hides nothing, of sealed statistics.
+
+    Of a run that hides updates they are on sealed statistics alone.
+    """
+    of_run = if_nothing_is_sealed if hidden is Hidden.NOTHING else if_sealed
+    yield from _grouped((of_run(found), _figures(one, found)) for one, found in compared)
+    if hidden is Hidden.NOTHING and any(found.there for _, found in compared):
+        yield "Had it sealed the statistics:"
+        yield from _grouped((if_sealed(found), title(one)) for one, found in compared)
+
+
+def _grouped(said: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield each sentence once, with all that it is about."""
     alike: dict[str, list[str]] = {}
-    for one, found in compared:
-        rows = (one.by[found.best], one.by[Attacker.EXACT], one.baseline)
-        best, known, guess = (one.kind.told(_score(one, row).value) for row in rows)
-        figures = f"{title(one)}: {best} without them, {known} with, {guess} guessed"
-        if not found.there:
-            figures = f"{title(one)}: {best}, {guess} guessed"
-        alike.setdefault(if_sealed(found), []).append(figures)
-    for said, each in alike.items():
-        yield f"{said} ({'; '.join(each)})."
+    for words, about in said:
+        alike.setdefault(words, []).append(about)
+    yield from (f"{words} ({'; '.join(about)})." for words, about in alike.items())
+
+
+def _figures(one: Attacked, found: HiddenStatistics) -> str:
+    rows = (one.by[found.best], one.by[Attacker.EXACT], one.baseline)
+    best, known, guess = (one.kind.told(_score(one, row).value) for row in rows)
+    if not found.there:
+        return f"{title(one)}: {best}, {guess} guessed"
+    return f"{title(one)}: {best} without them, {known} with, {guess} guessed"
 
 
 def _numbers(one: Attacked, found: HiddenStatistics, seed: int) -> list[Number]:
@@ -217,28 +254,28 @@ def _less(one: Attacked, nearer: str, other: str) -> str:
     return f"{nearer} less {other}" if one.kind.sign > 0 else f"{other} less {nearer}"
 
 
-def _table(one: Attacked, found: HiddenStatistics) -> FindingsTable:
+def _table(one: Attacked, found: HiddenStatistics) -> PageTable:
     kind, exact, images = one.kind, one.by[Attacker.EXACT], one.baseline.is_image
     rows, alarming = list[tuple[str, ...]](), set[int]()
     for name, row in _rows(one).items():
-        cells = [f"{name} (best adaptive)" if name == found.best else name]
-        cells.append(kind.shown(_score(one, row)))
-        cells += [_plain(mean_interval(units(row.ssim_NB)))] if row.ssim_NB is not None else []
         gained, behind = (
             gain(kind, a.score_NB, b.score_NB) for a, b in ((row, one.baseline), (exact, row))
         )
         guessed = name in {NOTHING, BASELINE}
+        cells = [f"{name} (best adaptive)" if name == found.best else name]
         cells.append("" if guessed else kind.shown(gained))
+        cells.append(kind.shown(_score(one, row)))
         cells.append("" if guessed or row is exact else kind.shown(behind))
+        cells += [_plain(mean_interval(units(row.ssim_NB)))] if row.ssim_NB is not None else []
         exempt = guessed or (row is exact and found.there)
         if gained.low > 0 and not exempt:
             alarming.add(len(rows))
         rows.append(tuple(cells))
     unit = kind.unit
-    columns = ["attacker", f"{kind.measure}, {unit}", *(["SSIM"] if images else [])]
-    columns += [f"gain over baseline, {unit}", f"{_less(one, 'exact', 'this')}, {unit}"]
+    columns = ["attacker", f"gain over baseline, {unit}", f"{kind.measure}, {unit}"]
+    columns += [f"{_less(one, 'exact', 'this')}, {unit}", *(["SSIM"] if images else [])]
     about = f"Rebuilt {kind.noun}: {title(one)}"
-    return FindingsTable(about, columns, rows, frozenset(alarming))
+    return PageTable(about, columns, rows, frozenset(alarming))
 
 
 def _score(one: Attacked, row: Rebuilt) -> Interval:

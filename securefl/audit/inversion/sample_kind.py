@@ -15,15 +15,12 @@ from scipy.stats import binom, t  # type: ignore[import-untyped, unused-ignore]
 from skimage.metrics import structural_similarity
 from torch import Tensor
 
-from securefl.audit.statistics import CONFIDENCE, Interval
+from securefl.audit.statistics import Interval
+from securefl.audit.thresholds import CLEAR_ERROR, CLEAR_PSNR, CONFIDENCE
 from securefl.errors import DataError
 
 BEST_PSNR = 60.0
 """PSNR in dB beyond which images count as alike: rounding to 8 bits alone costs 58.9 dB."""
-CLEAR_PSNR = 30.0
-"""PSNR in dB from which a rebuilt image counts as recovered."""
-CLEAR_ERROR = 0.1
-"""Mean error in standard deviations up to which a rebuilt row counts as recovered."""
 SSIM_WINDOW = 7
 """Pixels on a side, of scikit-image's uniform window; smaller where the image is."""
 SMALLEST_SIDE = 8
@@ -158,7 +155,7 @@ class ImageKind:
 
     def told(self, value: float) -> str:
         """Return decibels."""
-        return f"{value:.0f} dB"
+        return f"{value:.1f} dB"
 
 
 @final

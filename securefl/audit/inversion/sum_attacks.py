@@ -15,6 +15,7 @@ from torch import Tensor
 from securefl.audit.inversion.assumptions import fixed
 from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
 from securefl.audit.inversion.hidden_statistics import gain, units
+from securefl.audit.inversion.limits import most_matched
 from securefl.audit.inversion.opened_total import (
     OpenedRound,
     OpenedSums,
@@ -132,7 +133,9 @@ def attacked_sums(
     if layer:
         read = [_read_off(layer, sums, i, shape, prior) for i in range(n)]
         by[SumAttacker.FIRST_LAYER] = scored(torch.stack(read))
-    if n_samples <= effort.most_matched:
+    if n_samples <= effort.most_matched and n * n_samples <= most_matched(
+        resting, sums.x_NS[0][:1]
+    ):
         by[SumAttacker.MATCHING] = scored(_matched(found, sums, prior, effort.search, rng))
     nothing = scored(prior.guess.mean_D.expand_as(guess_NSD))
     return AttackedSums(shape, kind, originals, nothing, scored(guess_NSD), by)

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.findings import FindingsTable, Number
+from securefl.audit.findings import Number
 from securefl.audit.inversion.opened_total import OpenedRound, RoundShape
 from securefl.audit.inversion.sum_attacks import AttackedSums, SumAttacker, SumEffort, attacked_sums
 from securefl.audit.inversion.verdict import SumsFound
+from securefl.report.html import PageTable
 
 CLIENTS = (3, 5, 10)
 """Numbers of clients in the small sums that are tried beside the run's own."""
@@ -28,9 +29,9 @@ NOTES = (
         "clients than the run's, several share what one of these has."
     ),
     (
-        "Gradient matching is of sums of few samples alone. What single units show needs "
-        "statistics that are constants: where BN normalises samples together, none has a unit to "
-        "itself."
+        "Gradient matching is of sums of few samples alone, and of models that are not too large "
+        "for it. What single units show needs statistics that are constants: where BN normalises "
+        "samples together, none has a unit to itself."
     ),
 )
 
@@ -110,26 +111,27 @@ def sum_numbers(tried: SumsTried, seed: int) -> Iterator[Number]:
             yield Number(f"{over}: recovered, {name}", share, clear, seed, unit="%")
 
 
-def sum_table(tried: SumsTried) -> FindingsTable:
+def sum_table(tried: SumsTried) -> PageTable:
     """Return a row for each attack on each sum; in red those that do better than the guess."""
     rows, alarming = list[tuple[str, ...]](), set[int]()
     kind = next(tried.each()).kind
     for one in tried.each():
-        about = [f"{one.shape}{' (this run)' if one is tried.own else ''}", f"{one.n_samples:,}"]
-        guesses = [kind.shown(one.average(row)) for row in (one.nothing, one.baseline)]
+        about = f"{one.shape}{' (this run)' if one is tried.own else ''}"
+        guesses = [kind.shown(one.average(row)) for row in (one.baseline, one.nothing)]
+        last = (*guesses, f"{one.n_samples:,}")
         gains = one.gains()
         for name, row in one.by.items():
             if gains[name].low > 0:
                 alarming.add(len(rows))
-            found = [kind.shown(one.average(row)), kind.shown(gains[name])]
-            rows.append((*about, *guesses, name.value, *found, f"{one.recovered(row):.0%}"))
+            found = (kind.shown(gains[name]), f"{one.recovered(row):.0%}", name.value)
+            rows.append((about, *found, kind.shown(one.average(row)), *last))
         if not one.by:
-            rows.append((*about, *guesses, "none could be tried", "", "", ""))
+            rows.append((about, "none could be tried", "", "", "", *last))
     columns = (
-        *("sum of", f"{kind.noun} in it", "no information", f"guess, {kind.unit}"),
-        *("attack", f"{kind.measure}, {kind.unit}", "gain over the guess", "recovered"),
+        *("sum of", f"gain over the guess, {kind.unit}", "recovered", "attack"),
+        *(f"{kind.measure}, {kind.unit}", "the guess", "no information", f"{kind.noun} in it"),
     )
-    return FindingsTable("Sums of all clients' updates", columns, rows, frozenset(alarming))
+    return PageTable("Sums of all clients' updates", columns, rows, frozenset(alarming))
 
 
 def figures(tried: SumsTried) -> str:

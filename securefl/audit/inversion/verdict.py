@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 from securefl.audit.inversion.hidden_statistics import Hidden, HiddenStatistics
-from securefl.audit.rules import Rule, Verdict, always, decided
+from securefl.audit.rules import Rule, Verdict, always, decided, unmeasured
 
 ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
 """Verdicts from the best to the worst, of those that a section unites."""
@@ -19,7 +19,9 @@ def _still(found: HiddenStatistics) -> str:
     return _costs(found, "still rebuilt, or may be, better than a guess from the label")
 
 
+_UNMEASURED: Rule[HiddenStatistics] = unmeasured(lambda found: found.numbers)
 STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
+    _UNMEASURED,
     Rule(
         Verdict.LEAKS,
         lambda found: found.adaptive_gain.low > 0 and not found.protects,
@@ -79,15 +81,28 @@ def if_sealed(found: HiddenStatistics) -> str:
     return decided(STATISTICS_SEALED, found)[1]
 
 
+def if_nothing_is_sealed(found: HiddenStatistics) -> str:
+    """Return what reading all comes to, in words; nothing where there are no statistics to read."""
+    if not found.there:
+        return if_sealed(found)
+    if found.rebuilt:
+        return f"Who reads a client's gradient and statistics could rebuild its {found.noun}"
+    return (
+        f"Nobody rebuilds {found.noun} for certain better than a guess from the label, statistics "
+        "or not"
+    )
+
+
 NOTHING_SEALED: tuple[Rule[HiddenStatistics], ...] = (
+    _UNMEASURED,
     Rule(
         Verdict.LEAKS,
         lambda found: found.rebuilt,
         "somebody rebuilds samples for certain better than a guess from the label",
-        if_sealed,
+        if_nothing_is_sealed,
         do='Set exchange.encrypt = "model", or privacy.level = "record".',
     ),
-    Rule(Verdict.OPEN, always, "nobody does", if_sealed),
+    Rule(Verdict.OPEN, always, "nobody does", if_nothing_is_sealed),
 )
 """Rules of a run that seals neither statistics nor updates."""
 

@@ -9,18 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from securefl.audit.findings import FindingsTable, Number, Picture, Section
+from securefl.audit.findings import Number, Section
 from securefl.audit.membership.attackers import Attack, SeenModels, attacks
 from securefl.audit.membership.attacks import Shadows
 from securefl.audit.membership.candidates import Candidates, Ints
-from securefl.audit.membership.verdict import (
-    ALARM,
-    RULES,
-    STRONG_AREA,
-    STRONG_RATE,
-    Compared,
-    MeasuredAttack,
-)
+from securefl.audit.membership.verdict import RULES, Compared, MeasuredAttack
 from securefl.audit.rules import decided
 from securefl.audit.statistics import (
     FEWEST_FOR,
@@ -29,7 +22,9 @@ from securefl.audit.statistics import (
     p_value_of_area,
     p_value_of_rate,
 )
+from securefl.audit.thresholds import ALARM, STRONG_AREA, STRONG_RATE
 from securefl.errors import DataError
+from securefl.report.html import PageTable, Picture
 from securefl.report.plots import COLOURS, STYLES, bare, png
 
 KEY, TITLE = "membership", "Membership inference"
@@ -124,7 +119,7 @@ def _rare(
     ], []
 
 
-def _table(found: Sequence[MeasuredAttack], alarmed: Sequence[MeasuredAttack]) -> FindingsTable:
+def _table(found: Sequence[MeasuredAttack], alarmed: Sequence[MeasuredAttack]) -> PageTable:
     rows = [
         (
             each.name,
@@ -134,7 +129,7 @@ def _table(found: Sequence[MeasuredAttack], alarmed: Sequence[MeasuredAttack]) -
         )
         for each in found
     ]
-    return FindingsTable(
+    return PageTable(
         "Attacks, with 95 % intervals; in red those that beat chance",
         ("attack", "AUC (0.5 is chance)", "TPR at 1 % FPR (1 % is chance)", "open to"),
         rows,

@@ -6,16 +6,20 @@ with an AUC of 0.7 or more, or where it recognises a tenth of the members at 1 %
 (ten times chance), by the lower end of the interval.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.rules import Rule, Verdict, always
+from securefl.audit.rules import Rule, Verdict, always, unmeasured
 from securefl.audit.statistics import Interval, Roc, least_visible_area
-
-ALARM = 0.05
-STRONG_AREA, STRONG_RATE = 0.7, 0.1
-FEWEST = 30
+from securefl.audit.thresholds import (
+    ALARM,
+    FEWEST_RECORDS,
+    SAID_AREA,
+    SAID_RATE,
+    STRONG_AREA,
+    STRONG_RATE,
+)
 
 
 @final
@@ -58,39 +62,53 @@ class Compared:
 
     @property
     def best(self) -> MeasuredAttack:
-        """Attack that chance explains least."""
-        return min(self.attacks, key=lambda each: (each.p_value, -each.area.value))
+        """Attack that chance explains least; among strong ones where one of those is found."""
+        strong = [each for each in self.alarmed if each.strong]
+        return min(strong or self.attacks, key=lambda each: (each.p_value, -each.area.value))
+
+    @property
+    def numbers(self) -> Iterator[float]:
+        """Numbers that decide."""
+        for each in self.attacks:
+            yield from (each.p_value, each.area.value, each.area.low)
+            yield from (each.rate.value, each.rate.low) if each.rate else ()
 
 
 def _holds(found: Compared) -> str:
     visible = least_visible_area(found.members, found.others, found.probability)
     return (
         f"None of {len(found.attacks)} attacks told training records from others better than by "
-        f"chance. An attack that picks the training record out of two in {visible:.0%} of the "
+        f"chance. An attack that picks the training record out of two in {visible:.1%} of the "
         f"cases (50 % is guessing) would have been noticed with these {found.members} and "
         f"{found.others} records."
     )
 
 
 def _told(how: str, best: MeasuredAttack) -> str:
-    words = (
-        f"Who has seen enough can tell {how} which records were trained on. The attack "
-        f"{best.name!r}, open to {best.observer}, picks the training record out of "
-        f"two in {best.area.value:.0%} of the cases (50 % is guessing)."
-    )
-    if best.rate and best.rate.low > 0.01:
-        words += (
-            f" It recognises {best.rate.value:.1%} of the training records while it is wrong about "
-            "one other record in a hundred (1 % is guessing)."
+    shown = []
+    if best.area.low >= SAID_AREA:
+        shown.append(
+            f"picks the training record out of two in {best.area.value:.1%} of the cases (50 % is "
+            "guessing)"
         )
-    return words
+    if best.rate and best.rate.low > SAID_RATE:
+        shown.append(
+            f"recognises {best.rate.value:.1%} of the training records while it is wrong about one "
+            "other record in a hundred (1 % is guessing)"
+        )
+    found = ". It ".join(shown) or "does so by too little to say it in a number"
+    return (
+        f"Who has seen enough can tell {how} which records were trained on. The attack "
+        f"{best.name!r}, open to {best.observer}, {found}."
+    )
 
 
 RULES: tuple[Rule[Compared], ...] = (
+    unmeasured(lambda found: found.numbers),
     Rule(
         Verdict.OPEN,
-        lambda found: min(found.members, found.others) < FEWEST,
-        f"fewer than {FEWEST} training or test records can be compared",
+        lambda found: min(found.members, found.others) < FEWEST_RECORDS,
+        f"fewer than {FEWEST_RECORDS} training or test records can be compared",
         lambda found: (
             f"Only {found.members} training and {found.others} test records could be compared."
         ),

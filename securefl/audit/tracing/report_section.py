@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from securefl.audit.findings import FindingsTable, Number, Picture, Section
+from securefl.audit.findings import Number, Section
 from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.audit.tracing.differencing import Differenced, Setting, differenced
@@ -16,6 +16,7 @@ from securefl.audit.tracing.likelihood import Others, private_limit
 from securefl.audit.tracing.setup import EFFORTS, Release, TracingSetup
 from securefl.audit.tracing.verdict import RULES, SentStatistics, Traced, Visibility, told_apart
 from securefl.data.split import Labelled
+from securefl.report.html import PageTable, Picture
 from securefl.report.plots import COLOURS, STYLES, bare, png
 
 N, TEN, SIGMA = 16, 10, 4.0
@@ -209,37 +210,37 @@ class _TwoSums:
         """Return how a number was found."""
         return _DIFFERENCE if "difference" in name else _METHOD
 
-    def table(self) -> FindingsTable:
+    def table(self) -> PageTable:
         """Return what was asked of the authority, and what it did."""
         error = "10⁻⁶" if self.found.error < 1e-6 else f"{self.found.error:.0e}"
         opened = f"opened; the difference is the client's, to {error}"
         rows = (
-            ("one name twice in a round", self.found.again or "opened", ""),
-            ("fewer clients than the least number", self.found.few or "opened", ""),
-            ("two rounds, one client less, all else alike", opened, _auc(self.exact)),
-            ("the same, the others with other records", "opened", _auc(self.redrawn)),
-            ("two rounds, one client less, with clients' noise", "opened", _auc(self.private)),
+            ("one name twice in a round", "", self.found.again or "opened"),
+            ("fewer clients than the least number", "", self.found.few or "opened"),
+            ("two rounds, one client less, all else alike", _auc(self.exact), opened),
+            ("the same, the others with other records", _auc(self.redrawn), "opened"),
+            ("two rounds, one client less, with clients' noise", _auc(self.private), "opened"),
         )
         alarming = frozenset(
             i
             for i, auc in ((2, self.exact), (3, self.redrawn), (4, self.private))
             if told_apart(auc)
         )
-        columns = ("asked of the authority", "what it did", "AUC")
-        return FindingsTable("Two sums that differ by one client", columns, rows, alarming)
+        columns = ("asked of the authority", "AUC", "what it did")
+        return PageTable("Two sums that differ by one client", columns, rows, alarming)
 
 
 def _auc(found: Interval) -> str:
     return f"{found.value:.3f} ({found.low:.3f}–{found.high:.3f})"
 
 
-def _by_size(curves: Curves) -> FindingsTable:
+def _by_size(curves: Curves) -> PageTable:
     sizes = sorted({n for curve in curves.values() for n in curve})
     rows = [
         (str(n), *(_auc(curve[n]) if n in curve else "–" for curve in curves.values()))
         for n in sizes
     ]
-    return FindingsTable("AUC by records n of a client", ("n", *curves), rows)
+    return PageTable("AUC by records n of a client", ("n", *curves), rows)
 
 
 def _figure(curves: Curves) -> Figure:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
-from securefl.audit.rules import Rule, Verdict, always
+from securefl.audit.rules import Rule, Verdict, always, unmeasured
 from securefl.audit.statistics import Interval
+from securefl.audit.thresholds import NOTICED, PLAIN
 
 
 class Visibility(StrEnum):
@@ -48,8 +49,6 @@ class SentStatistics:
         return min((self.statistics, self.profiles), key=order.index)
 
 
-NOTICED, PLAIN = 0.6, 0.75
-"""Bounds on an AUC's whole interval, above which records are told apart somewhat, or plainly."""
 _GUESSING = "of cases (50 % is guessing)"
 
 
@@ -73,6 +72,12 @@ class Traced:
         return self.noisy if self.run is None else self.run
 
     @property
+    def numbers(self) -> tuple[float, ...]:
+        """Numbers that decide."""
+        counted = (self.auc, self.difference)
+        return tuple(number for auc in counted for number in (auc.value, auc.low))
+
+    @property
     def each_read(self) -> bool:
         """True where the server reads statistics of each client, without noise of clients."""
         return self.run is not None and self.sent.worst is Visibility.EACH
@@ -93,13 +98,23 @@ def told_apart(auc: Interval) -> bool:
     return auc.low > NOTICED
 
 
+def _says(auc: Interval) -> str:
+    """Return how well a reader tells records apart, and whether that is certain."""
+    words = f"says in {auc.value:.1%} {_GUESSING} which of two records was in"
+    if told_apart(auc):
+        return words
+    if auc.low > 0.5:
+        return f"{words}, little better than guessing"
+    return f"{words}, which may be chance"
+
+
 def _in_words(found: Traced) -> str:
     if found.run is None:
         return (
-            "Each client adds noise to what it sends. Even from the difference of two totals, a "
-            f"reader says in {found.noisy.value:.0%} {_GUESSING} which of two records was in."
+            "Each client adds noise to what it sends. From the difference of two totals, a reader "
+            f"{_says(found.noisy)}."
         )
-    apart = f"says in {found.run.value:.0%} {_GUESSING} which of two records was in"
+    apart = _says(found.run)
     if found.each_read:
         return f"The server reads each client's statistics, and {apart}."
     words = f"Who reads a total of all clients {apart}."
@@ -107,12 +122,13 @@ def _in_words(found: Traced) -> str:
         return words
     return (
         f"{words} But two totals that differ by one client, while the model hardly changes, show "
-        f"that client as if it were in the clear ({found.difference.value:.0%}): the least number "
+        f"that client as if it were in the clear ({found.difference.value:.1%}): the least number "
         "of clients does not stop that. Noise does."
     )
 
 
 RULES: tuple[Rule[Traced], ...] = (
+    unmeasured(lambda found: found.numbers),
     Rule(
         Verdict.OPEN,
         lambda found: found.sent.worst is Visibility.NOT_SENT,

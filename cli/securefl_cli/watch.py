@@ -1,0 +1,52 @@
+"""`securefl watch`: a run while it goes on, on a page of this machine and in the terminal."""
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from securefl_cli.progress import progress_bar
+
+
+@click.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    help="Of the page on 127.0.0.1; any that is free where absent.",
+)
+@click.option("--once", is_flag=True, help="End with the run; else the page stays until Ctrl-C.")
+def watch(run_folder: Path, port: int, once: bool) -> None:
+    """Follow the run in the folder RUN: a page on this machine alone, and a bar in the terminal.
+
+    The folder is a simulation's or a server's. Nothing of the run waits for it: it looks at the
+    folder once a second, and the page asks nobody but this process.
+
+    \b
+    Example:
+      securefl watch runs/first
+      securefl watch runs/first --port 8080 --once
+    """  # noqa: D301  (click wants the backspace itself)
+    from securefl.report.watching import Watched, watching
+    from securefl.runs.folder_reader import read_config
+    from securefl.runs.follow import follow
+    from securefl.runs.status import status_of
+
+    config = read_config(run_folder)
+    watched = Watched(config.name, config.run.rounds)
+    with watching(watched, port) as address:
+        click.echo(f"Page: {address}")
+        private = config.privacy.private
+        with progress_bar(config.name, config.run.rounds, private=private) as advance:
+            for metrics in follow(run_folder):
+                watched.seen.append(metrics)
+                advance(metrics)
+        state = status_of(run_folder).state
+        watched.ended = f"the run is {state}" if state == "complete" else "the run has stopped"
+        click.echo(f"{watched.state(watched.seen)}.")
+        if not once:
+            click.echo("The page stays until Ctrl-C.")
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()

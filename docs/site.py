@@ -1,0 +1,148 @@
+"""Pages of the documentation site: those of this folder, and the reference made from the code.
+
+    python docs/site.py build/site-pages && mkdocs build --strict
+
+Links that lead out of the pages, into the source, become text with the file's name.
+"""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+import securefl
+from securefl.settings.schema import settings_schema
+from securefl_cli.main import main
+
+ROOT = Path(__file__).resolve().parents[1]
+ELSEWHERE = {
+    "README.md": "index.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "keys/FORMAT.md": "formats.md",
+}
+"""Pages that lie outside this folder, by their place in the repository."""
+_LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def write_pages(out: Path) -> None:
+    """Write all pages of the site into a folder, which is emptied before."""
+    shutil.rmtree(out, ignore_errors=True)
+    pages = {path: path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+    pages |= {ROOT / name: Path(page) for name, page in ELSEWHERE.items()}
+    pictures = {path: path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.png")}
+    for source, page in pages.items():
+        text = _LINK.sub(lambda m: _relinked(m, source, page, pages | pictures), source.read_text())  # noqa: B023
+        _write(out / page, text)
+    for source, place in pictures.items():
+        (out / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, out / place)
+    results = sorted(page for page in pages.values() if page.parts[0] == "results")
+    _write(out / "results/index.md", "# Results\n\n" + "".join(map(_entry, results)))
+    _write(out / "reference/commands.md", "# Commands\n\n" + "\n".join(_commands(main, "securefl")))
+    _write(out / "reference/settings.md", "# Settings\n\n" + "\n".join(_settings()))
+    _write(out / "reference/api.md", "# Python\n\n" + "\n".join(_names()))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _relinked(link: re.Match[str], source: Path, page: Path, known: dict[Path, Path]) -> str:
+    """Return a link as it leads from the page; a file that is no page stands as its name."""
+    words, target, anchor = link.group(1), link.group(2), link.group(3) or ""
+    if "://" in target or target.startswith("mailto:"):
+        return link.group()
+    place = (source.parent / target).resolve()
+    if place in known:
+        up = [".."] * (len(page.parts) - 1)
+        return f"{words}({Path(*up, known[place]).as_posix()}{anchor})"
+    said = words.lstrip("!")[1:-1]
+    path = place.relative_to(ROOT).as_posix()
+    return said if path in said else f"{said} (`{path}`)"
+
+
+def _entry(page: Path) -> str:
+    return f"- [{page.stem.replace('_', ' ').replace('-', ' ')}]({page.name})\n"
+
+
+def _commands(command: click.Command, path: str) -> Iterator[str]:
+    """Yield the section of a command, from its own help, and those of the commands below it."""
+    context = click.Context(command, info_name=path, max_content_width=96)
+    yield f"## {path}\n\n```text\n{command.get_help(context)}\n```\n"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            if below := command.get_command(context, name):
+                yield from _commands(below, f"{path} {name}")
+
+
+def _settings() -> Iterator[str]:
+    """Yield a section for each table of settings, with one for each of its choices."""
+    schema = settings_schema()
+    for table, of in schema["properties"].items():
+        yield f"## [{table}]\n"
+        for found in (schema["$defs"][kind] for kind in _kinds(of)):
+            keys = found["properties"]
+            for name in {"name", "level"} & keys.keys():
+                if "const" in keys[name]:
+                    yield f'### `{table}.{name} = "{keys[name]["const"]}"`\n'
+            yield f"{found.get('description', '')}\n"
+            yield from _keys(table, keys)
+
+
+def _kinds(of: dict[str, Any]) -> list[str]:
+    """Return the names of the schemas that a table may have."""
+    refs = [of, *of.get("anyOf", [])]
+    return [ref["$ref"].rpartition("/")[2] for ref in refs if "$ref" in ref]
+
+
+def _keys(table: str, properties: dict[str, Any]) -> Iterator[str]:
+    rows = []
+    for key, of in properties.items():
+        if of and "const" not in of:
+            text = of.get("description", "").replace("|", "\\|")
+            rows.append(f"| `{table}.{key}` | {_form(of)} | {_default(of)} | {text} |")
+    if rows:
+        yield "| Key | Values | Default | Meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _default(of: dict[str, Any]) -> str:
+    default = of.get("default")
+    return "" if default is None else f"`{default}`"
+
+
+def _form(of: dict[str, Any]) -> str:
+    """Return the values that a key takes, in words."""
+    parts = [part for part in of.get("anyOf", [of]) if part.get("type") != "null"]
+    said = []
+    for part in parts:
+        if "enum" in part:
+            said.append(", ".join(f"`{value}`" for value in part["enum"]))
+            continue
+        words = str(part.get("type", part.get("$ref", "").rpartition("/")[2]))
+        ends = {"from": ("minimum", "exclusiveMinimum"), "to": ("maximum", "exclusiveMaximum")}
+        for word, names in ends.items():
+            words += "".join(f" {word} {_number(part[name])}" for name in names if name in part)
+        said.append(words)
+    return " or ".join(said)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if float(value).is_integer() and value < 1e12 else f"{value:g}"
+
+
+def _names() -> Iterator[str]:
+    """Yield a place for each public name, which mkdocstrings fills from its docstring."""
+    for name in sorted(securefl.__all__, key=str.lower):
+        of = getattr(securefl, name)
+        yield f"::: {of.__module__}.{name}\n"
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]))

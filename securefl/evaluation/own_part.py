@@ -1,0 +1,42 @@
+"""A client's own part of a trained model: the tensors that lie over the global ones."""
+
+from pathlib import Path
+
+from torch import nn
+
+from securefl.algorithms.algorithm import averaged_tensors
+from securefl.errors import ConfigError, RunFolderError
+from securefl.runs.folder_writer import RunFolder
+from securefl.types import NamedTensors
+
+
+def own_part(folder: Path, client: str) -> NamedTensors:
+    """Return what a client of a simulation keeps to itself of the model, from the run's folder.
+
+    Raises:
+        ConfigError: this client keeps nothing there.
+        RunFolderError: no run's folder, or a damaged one.
+    """
+    checkpoint = RunFolder(folder).checkpoint()
+    memories = {} if checkpoint is None else checkpoint.memories
+    with_own = sorted(name for name, memory in memories.items() if memory.scored)
+    if client not in with_own:
+        raise ConfigError(
+            f"{folder}: holds nothing of a client {client!r:.100} alone; "
+            + (
+                f"it does of {', '.join(with_own)}"
+                if with_own
+                else "where clients keep parts of the model, each site has its own (--own FILE), "
+                "and elsewhere all have the global model"
+            )
+        )
+    return memories[client].scored
+
+
+def require_part_of(model: nn.Module, own: NamedTensors) -> None:
+    """Raise RunFolderError where a tensor is none of the model's, by name, shape or type."""
+    known = {n: t for named in averaged_tensors(model).values() for n, t in named.items()}
+    for name, value in own.items():
+        like = known.get(name)
+        if like is None or (like.shape, like.dtype) != (value.shape, value.dtype):
+            raise RunFolderError(f"{name!r:.100}: a tensor of another model than this run's")

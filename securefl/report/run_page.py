@@ -1,0 +1,310 @@
+"""Report of a run, or of several side by side: one HTML file that needs nothing else."""
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from securefl.federation.incidents import Incident
+from securefl.federation.ledger import AUTHORITY, MEBIBYTE, SERVER, Ledger
+from securefl.federation.opening import Opening
+from securefl.io.files import read_bounded
+from securefl.metrics.by_name import SHARES, heading, shown, shown_over_all, title, worst_of
+from securefl.privacy.history import History
+from securefl.report.census import clients, times_selected
+from securefl.report.html import PageTable, Picture, rendered
+from securefl.report.key_uses import key_uses
+from securefl.report.plots import by_client_plot, epsilon_plot, score_plot, traffic_plot
+from securefl.report.protection import HEADINGS, epsilon_said, opening_said, protections
+from securefl.report.reading import what_the_server_reads
+from securefl.report.views import views
+from securefl.runs.folder_reader import (
+    ACCURACY,
+    CONFIG,
+    ENVIRONMENT,
+    INCIDENTS,
+    OPENINGS,
+    SCORE,
+    TRAFFIC,
+    RoundMetrics,
+    RunRecord,
+    read_rows,
+    read_soundly,
+)
+from securefl.runs.folder_writer import RunFolder
+from securefl.runs.session import read_environment
+from securefl.settings.load import flat
+
+TEMPLATE = "report/run.html.jinja"
+MAX_PICTURE_BYTES = 2**22
+
+
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """Section of the page."""
+
+    title: str
+    words: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[PageTable] = ()
+
+
+def run_page(record: RunRecord) -> str:
+    """Return the report of a run with at least one complete round.
+
+    Raises:
+        RunFolderError: a file of its folder is damaged.
+    """
+    return rendered(
+        TEMPLATE,
+        title=record.config.name,
+        runs=1,
+        in_short=list(_in_short(record)),
+        sections=[section for section in _sections(record) if section is not None],
+    )
+
+
+def comparison_page(records: Mapping[str, RunRecord]) -> str:
+    """Return one report of several runs by name, each with at least one complete round."""
+    metrics = {name: record.metrics for name, record in records.items()}
+    curves = Picture("Score and loss by round", _ends(metrics), score_plot(metrics))
+    return rendered(
+        TEMPLATE,
+        title=", ".join(records),
+        runs=len(records),
+        in_short=[f"`{name}`: {_short(of)}" for name, of in records.items()],
+        sections=[
+            PageSection("Results", pictures=[curves], tables=[_results(records)]),
+            PageSection("Settings in which they differ", tables=[_differing(records)]),
+        ],
+    )
+
+
+def _sections(record: RunRecord) -> Iterator[PageSection | None]:
+    yield _curves(record)
+    yield _who_took_part(record)
+    yield _who_could_read(record)
+    yield _traffic(record)
+    yield _keys(record)
+    yield _privacy(record)
+    yield _time(record)
+    yield _settings(record)
+
+
+def _in_short(record: RunRecord) -> Iterator[str]:
+    yield _short(record)
+    ledger = Ledger(list(record.ledger))
+    yield f"Of each client the server could read: {what_the_server_reads(ledger)}."
+    if record.config.privacy.private:
+        yield epsilon_said(record.config, RunFolder(record.path).history() or History())
+
+
+def _short(record: RunRecord) -> str:
+    last, best, rounds = record.metrics[-1], record.best, record.config.run.rounds
+    found = f"{heading(last.metric)} {_score(last)} after {last.round:,} of {rounds:,} rounds"
+    if best and best.round != last.round:
+        found += f"; the best was {_score(best)}, in round {best.round:,}"
+    return f"{found}. {len(clients(record)):,} clients."
+
+
+def _score(of: RoundMetrics) -> str:
+    """Return the score by which rounds are compared."""
+    if of.pooled and not math.isnan(of.pooled.value):
+        return shown_over_all(of.metric, of.pooled)
+    return shown(of.metric, of.score)
+
+
+def _ends(metrics: Mapping[str, Sequence[RoundMetrics]]) -> str:
+    """Return in words what curves show: where each ends."""
+    return "; ".join(
+        f"{name}: {title(rounds[-1].metric)} {shown(rounds[-1].metric, rounds[-1].score)}, loss "
+        f"{rounds[-1].loss:.3g} in round {rounds[-1].round:,}"
+        for name, rounds in metrics.items()
+    )
+
+
+def _drawn(record: RunRecord, name: str, draw: Callable[[], bytes]) -> bytes:
+    """Return a picture that the run has left at its end, or draw it."""
+    path = record.path / name
+    if not path.is_file():
+        return draw()
+    with read_soundly(path):
+        return read_bounded(path, MAX_PICTURE_BYTES)
+
+
+def _curves(record: RunRecord) -> PageSection:
+    metrics = {record.config.name: record.metrics}
+    kept = ACCURACY if {m.metric for m in record.metrics} <= SHARES else SCORE
+    curves = _drawn(record, kept, lambda: score_plot(metrics))
+    pictures = [Picture("Score and loss by round", _ends(metrics), curves)]
+    words, last = [], record.metrics[-1]
+    scores = {n: of.score for n, of in last.clients.items() if not math.isnan(of.score)}
+    if scores:
+        worst = worst_of(last.metric, scores)
+        said = f"the worst client in the last round is {worst}, {shown(last.metric, scores[worst])}"
+        pictures.append(
+            Picture(
+                "Score by client: median, and from the worst to the best",
+                said,
+                by_client_plot(record.metrics),
+            )
+        )
+        words.append(f"{said[:1].upper()}{said[1:]}.")
+    return PageSection("Curves", words, pictures)
+
+
+def _who_took_part(record: RunRecord) -> PageSection:
+    sent, drawn = Ledger(list(record.ledger)).upload_bytes(), times_selected(record)
+    seen = {(entry.sender, entry.round) for entry in record.ledger if entry.round}
+    rounds = Counter(sender for sender, _ in seen)
+    incidents = read_rows(record.path / INCIDENTS, Incident)
+    told = Counter(incident.client or incident.name for incident in incidents)
+    last, rows = record.metrics[-1], []
+    for name in clients(record):
+        score = shown(last.metric, last.clients[name].score) if name in last.clients else "-"
+        times, mib = f"{drawn[name]:,}" if drawn else "-", sent.get(name, 0) / MEBIBYTE
+        rows.append((name, f"{rounds[name]:,}", times, f"{told[name]:,}", f"{mib:,.2f}", score))
+    columns = "Client", "Rounds with it", "Drawn", "Incidents", "MiB sent", heading(last.metric)
+    told_of = [at for at, cells in enumerate(zip(*rows, strict=True)) if set(cells) != {"-"}]
+    known = [[row[at] for at in told_of] for row in rows]
+    table = PageTable("Clients", [columns[at] for at in told_of], known)
+    return PageSection("Who took part", tables=[table])
+
+
+def _who_could_read(record: RunRecord) -> PageSection:
+    """Return what each party received; of all clients the first stands for the others."""
+    found = views(record.ledger)
+    shown_of = [view for view in found if view.party in {SERVER, AUTHORITY}]
+    members = [view for view in found if view.party in set(clients(record))]
+    parties = [(view.party, view) for view in shown_of] + [
+        ("a client", view) for view in members[:1]
+    ]
+    rows = []
+    for party, view in parties:
+        by_shows: dict[str, set[str]] = {}
+        for field in view.fields:
+            by_shows.setdefault(field.shows, set()).add(str(field.kind))
+        rows += [(party, what, ", ".join(sorted(kinds))) for what, kinds in by_shows.items()]
+    return PageSection(
+        "Who could read what",
+        [opening_said(record.config)],
+        tables=[PageTable("What a message showed its receiver", ("Party", "It reads", "Of"), rows)],
+    )
+
+
+def _traffic(record: RunRecord) -> PageSection:
+    sums = Ledger(list(record.ledger)).bytes_by_kind()
+    rows = [(kind, form, f"{n / MEBIBYTE:,.2f}") for (kind, form), n in sums.items()]
+    said = "; ".join(f"{kind}, {form}: {mib} MiB" for kind, form, mib in rows)
+    bars = _drawn(record, TRAFFIC, lambda: traffic_plot(record.ledger))
+    return PageSection(
+        "Bytes",
+        pictures=[Picture("MiB in the whole run, all parties", said, bars)],
+        tables=[PageTable("By what was sent, and in which form", ("Kind", "Form", "MiB"), rows)],
+    )
+
+
+def _keys(record: RunRecord) -> PageSection | None:
+    uses = list(key_uses(read_rows(record.path / OPENINGS, Opening)))
+    if not uses:
+        return None
+    rows = [(u.key_id, f"{u.epoch}", f"{u.opened:,}", f"{u.refused:,}") for u in uses]
+    columns = "Key", "Epoch", "Opened", "Refused"
+    return PageSection("Keys", tables=[PageTable("What was asked for under them", columns, rows)])
+
+
+def _privacy(record: RunRecord) -> PageSection | None:
+    config = record.config
+    if not config.privacy.private:
+        return None
+    history = RunFolder(record.path).history() or History()
+    table = PageTable("From whom it protects", HEADINGS, [p.cells for p in protections(config)])
+    pictures = []
+    if any(m.epsilon is not None for m in record.metrics):
+        last = record.metrics[-1].epsilon
+        said = "ε is not bounded" if last is None else f"ε ends at {last:.3g}"
+        pictures.append(Picture("ε by round", said, epsilon_plot(record.metrics)))
+    return PageSection("Differential privacy", [epsilon_said(config, history)], pictures, [table])
+
+
+def _time(record: RunRecord) -> PageSection:
+    seconds = [m.seconds for m in record.metrics]
+    total, phases = sum(seconds), Counter[str]()
+    for metrics in record.metrics:
+        phases.update(metrics.phases)
+    rows = [(name, f"{s:,.1f}", f"{s / total:.0%}") for name, s in phases.most_common() if total]
+    if rows and (rest := total - phases.total()) > 0:
+        rows.append(("writing, and the rest", f"{rest:,.1f}", f"{rest / total:.0%}"))
+    words = [f"{total:,.1f} s in all; {median(seconds):.3g} s a round, in the middle."]
+    sessions = read_environment(record.path / ENVIRONMENT).sessions
+    about = [
+        (
+            str(session.get("began", "unknown")),
+            str(session.get("engine", "")),
+            ", ".join(f"{p} {session[p]}" for p in ("securefl", "torch") if p in session),
+        )
+        for session in sessions
+    ]
+    tables = [PageTable("Seconds by phase", ("Phase", "Seconds", "Share"), rows)] if rows else []
+    tables.append(PageTable("Sessions", ("Began, UTC", "Engine", "Versions"), about))
+    return PageSection("Time", words, tables=tables)
+
+
+def _settings(record: RunRecord) -> PageSection:
+    rows = list(flat(record.config.tables()))
+    tables = [PageTable("All", ("Key", "Value"), rows)]
+    return PageSection("Settings", [_again(record)], tables=tables)
+
+
+def _again(record: RunRecord) -> str:
+    """Return how the run is run again."""
+    if RunFolder(record.path).is_over_processes():
+        return "Its clients are processes: `securefl server serve` and `securefl site join` again."
+    if RunFolder(record.path).has_own_task():
+        config = f"securefl.load_config({str(record.path / CONFIG)!r})"
+        return f"The same again, with the task that it was given: `securefl.run({config}, task)`."
+    command = shlex.join(["securefl", "run", str(record.path / CONFIG), "--out", "runs/again"])
+    return f"The same again: `{command}`."
+
+
+def _results(records: Mapping[str, RunRecord]) -> PageTable:
+    rows = []
+    for name, record in records.items():
+        last, ledger = record.metrics[-1], Ledger(list(record.ledger))
+        sent = ledger.upload_bytes()
+        rows.append(
+            (
+                name,
+                f"{title(last.metric)} {_score(last)}",
+                f"{_score(record.best)} ({record.best.round:,})" if record.best else "-",
+                f"{last.loss:.3g}",
+                f"{last.round:,}",
+                f"{max(sent.values(), default=0) / MEBIBYTE:,.2f}",
+                f"{sum(m.seconds for m in record.metrics):,.0f}",
+                what_the_server_reads(ledger),
+            )
+        )
+    columns = (
+        "Run",
+        "Last score",
+        "Best (round)",
+        "Loss",
+        "Rounds",
+        "MiB a client sent at most",
+        "Seconds",
+        "The server could read, of each client",
+    )
+    return PageTable("Runs", columns, rows)
+
+
+def _differing(records: Mapping[str, RunRecord]) -> PageTable:
+    found = {name: dict(flat(record.config.tables())) for name, record in records.items()}
+    keys = dict.fromkeys(key for settings in found.values() for key in settings)
+    rows = []
+    for key in keys:
+        values = [settings.get(key, "-") for settings in found.values()]
+        if len(set(values)) > 1:
+            rows.append((key, *values))
+    return PageTable("By key", ("Key", *found), rows)

@@ -1,0 +1,144 @@
+"""Local page that follows a run while it goes on: on this machine alone, and for reading alone."""
+
+import json
+import math
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from securefl.errors import ConfigError
+from securefl.metrics.by_name import heading
+from securefl.report.html import rendered
+from securefl.runs.folder_reader import RoundMetrics
+from securefl.runs.frame import row
+
+HOST = "127.0.0.1"
+TEMPLATE = "report/watch.html.jinja"
+REQUEST_S = 10.0
+"""Seconds for a caller to say what it wants."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """Rounds of a run that are known so far, and how it stands."""
+
+    name: str
+    rounds: int
+    """Rounds that the settings ask for."""
+    seen: list[RoundMetrics] = field(default_factory=list)
+    ended: str = ""
+    """Way in which the run has ended, in words; empty while it goes on."""
+
+    def after(self, number: int) -> dict[str, Any]:
+        """Return the rounds after this one, and how the run stands, as the page reads it."""
+        seen = list(self.seen)
+        return {
+            "rounds": [_finite(row(of)) for of in seen if of.round > number],
+            "state": self.state(seen),
+            "metric": heading(seen[-1].metric) if seen else "Score",
+            "last": self.last(seen),
+            "over": bool(self.ended),
+        }
+
+    def state(self, seen: list[RoundMetrics]) -> str:
+        """Return one sentence on how the run stands, with the time that is left."""
+        if not seen:
+            return self.ended or "Waiting for the first round."
+        done = f"Round {seen[-1].round:,} of {self.rounds:,}"
+        if self.ended:
+            return f"{done}: {self.ended}"
+        recent = seen[-10:]
+        left_s = sum(of.seconds for of in recent) / len(recent) * (self.rounds - seen[-1].round)
+        return f"{done}, about {_duration(left_s)} left"
+
+    @staticmethod
+    def last(seen: list[RoundMetrics]) -> dict[str, str]:
+        """Return what the page says of the last round, by name."""
+        if not seen:
+            return {}
+        of, sent = seen[-1], sum(each.upload_bytes for each in seen)
+        found = {
+            "Ended at": of.at,
+            "Seconds": f"{of.seconds:.2f}",
+            **{f"of these {name}": f"{seconds:.2f}" for name, seconds in of.phases.items()},
+            "MB sent so far": f"{sent / 1e6:,.1f}",
+            "Clients refused": ", ".join(of.dropped) or "none",
+        }
+        return found if of.epsilon is None else found | {"ε spent": f"{of.epsilon:.3g}"}
+
+
+@contextmanager
+def watching(watched: Watched, port: int = 0) -> Iterator[str]:
+    """Serve the page within; yield its address.
+
+    It answers this machine alone, under an address that nobody guesses, and names that point
+    elsewhere in disguise (DNS rebinding) are refused.
+
+    Raises:
+        ConfigError: the port cannot be had.
+    """
+    secret = secrets.token_urlsafe(16)
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_S
+
+        def do_GET(self) -> None:
+            asked = urlsplit(self.path)
+            here = self.headers.get("Host", "").rpartition(":")[0] in {HOST, "localhost"}
+            if not here or not asked.path.startswith(f"/{secret}/"):
+                self.send_error(404)
+                return
+            if asked.path == f"/{secret}/":
+                values = {"name": watched.name, "rounds": watched.rounds}
+                page = rendered(TEMPLATE, nonce=secrets.token_hex(16), **values)
+                self._give("text/html; charset=utf-8", page.encode())
+            elif asked.path == f"/{secret}/rounds":
+                after = parse_qs(asked.query).get("after", ["0"])[0]
+                number = int(after) if after.isdecimal() and len(after) < 9 else 0
+                self._give("application/json", json.dumps(watched.after(number)).encode())
+            else:
+                self.send_error(404)
+
+        def _give(self, kind: str, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing: requests come each second."""
+
+    try:
+        server = ThreadingHTTPServer((HOST, port), Handler)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(
+            f"--port {port}: cannot be had ({reason}); give another, or none"
+        ) from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, name="watch", daemon=True)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{server.server_address[1]}/{secret}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _finite(numbers: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

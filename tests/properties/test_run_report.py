@@ -1,0 +1,142 @@
+"""The report of a run: its numbers as the folder has them, in one file that asks for nothing."""
+
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+from browser import CHROMIUM, browser
+from click.testing import CliRunner
+
+import securefl
+from securefl.errors import RunFolderError
+from securefl.federation.ledger import Entry
+from securefl.report.run_page import comparison_page, run_page
+from securefl.runs.folder_reader import REPORT, ClientScore, read_run
+from securefl.types import Kind
+from securefl_cli.compare import compare
+from securefl_cli.report import report
+
+RUNS = {
+    "sealed": ("algorithm.name=fedtan", "run.name=sealed"),
+    "own models": ("algorithm.name=fedbn", "exchange.encrypt=none", "run.name=own-models"),
+    "private": (
+        *("algorithm.name=fixbn", "algorithm.weights=uniform", "privacy.level=client"),
+        *("privacy.sigma=2.0", "run.name=private"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Runs of two rounds, by name."""
+    made = {}
+    for name, settings in RUNS.items():
+        made[name] = tmp_path_factory.mktemp("runs") / name.replace(" ", "-")
+        config = securefl.load_config(settings=("run.rounds=2", *settings))
+        securefl.run(config, out=made[name])
+    return made
+
+
+def text_of(page):
+    """What a reader reads, white space squeezed."""
+    body = page[page.index("<body>") :]
+    return " ".join(re.sub(r"<[^>]+>", " ", body).replace("\N{NO-BREAK SPACE}", " ").split())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_says_what_the_folder_has(folders, name):
+    record = read_run(folders[name])
+    said = text_of(run_page(record))
+    last = record.metrics[-1]
+    assert f"after {last.round} of 2 rounds" in said
+    assert "5 clients" in said
+    assert all(f"client-{i}" in said for i in range(1, 6))
+    assert "algorithm.name" in said
+    assert f"securefl run {folders[name]}/config.json" in said
+    parts = {
+        "sealed": ("nothing; only totals of gradients, parameters, statistics", "Opened Refused"),
+        "own models": ("the worst client in the last round is", "parameters"),
+        "private": ("at δ = 1e-05", "From whom it protects"),
+    }
+    assert all(part.lower() in said.lower() for part in parts[name])
+    assert ("What was asked for under them" in said) == (name != "own models")
+    phases = ("clients, messages", "scoring", *(["opening"] if name != "own models" else []))
+    assert all(phase in said for phase in phases)
+    seconds = sum(of.seconds for of in record.metrics)
+    assert sum(sum(of.phases.values()) for of in record.metrics) == pytest.approx(seconds, rel=0.2)
+
+
+def test_it_asks_for_nothing(folders):
+    for page in (run_page(read_run(folder)) for folder in folders.values()):
+        assert "default-src 'none'" in page
+        assert set(re.findall(r'(?:src|href)="(data:image/png|#|[^"]{,9})', page)) <= {
+            *("data:image/png", "#"),
+        }
+        assert "<script" not in page
+
+
+def test_several_runs_stand_side_by_side(folders):
+    records = {name: read_run(folder) for name, folder in folders.items()}
+    said = text_of(comparison_page(records))
+    assert all(f"{name} : Accuracy" in said for name in records)
+    differ = said[said.index("Settings in which they differ") :]
+    assert "algorithm.name fedtan fedbn fixbn" in differ
+    assert "run.rounds" not in differ
+
+
+def test_names_from_outside_are_text(folders):
+    """A client, a run, a path that would be a page's elements."""
+    record = read_run(folders["sealed"])
+    bad = '<img src=x onerror="alert(1)">'
+    ledger = tuple(replace(e, sender=bad) if e.sender == "client-1" else e for e in record.ledger)
+    page = run_page(replace(record, ledger=ledger))
+    assert bad not in page
+    assert "&lt;img src=x" in page
+
+
+def test_many_rounds_and_clients_make_no_large_page(folders, tmp_path):
+    """Of 500 rounds and 100 clients: at most 3 MB."""
+    record = read_run(folders["own models"])
+    names = [f"hospital-{i}" for i in range(100)]
+    scores = {name: ClientScore(0.5 + i / 300, 1.0) for i, name in enumerate(names)}
+    rounds = [replace(record.metrics[0], round=n + 1, clients=scores) for n in range(500)]
+    sent = [
+        Entry(n + 1, 1, "update", Kind.PARAMETERS, name, "server", "plaintext", 100, 500)
+        for n in range(500)
+        for name in names
+    ]
+    many = replace(record, path=tmp_path, metrics=tuple(rounds), ledger=tuple(sent))
+    page = run_page(many)
+    assert "100 clients" in text_of(page)
+    assert len(page.encode()) < 3e6
+
+
+def test_the_commands_write_it(folders, tmp_path):
+    run = shutil.copytree(folders["sealed"], tmp_path / "run")
+    found = CliRunner().invoke(report, [str(run)], catch_exceptions=False)
+    assert found.output == f"Report: {run / REPORT}\n"
+    assert (run / REPORT).read_text() == run_page(read_run(run))
+    both = [str(run), str(folders["private"])]
+    options = ["--html", str(tmp_path / "both.html"), "--plot", str(tmp_path / "p.png")]
+    assert CliRunner().invoke(compare, [*both, *options]).exit_code == 0
+    assert "Settings in which they differ" in (tmp_path / "both.html").read_text()
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(RunFolderError, match="no round is complete"):
+        CliRunner().invoke(report, [str(run)], catch_exceptions=False, standalone_mode=False)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium here")
+def test_it_fits_phone_and_desk_in_light_and_dark(folders, tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text(run_page(read_run(folders["own models"])))
+    with browser(tmp_path / "profile") as tab:
+        for width in (390, 1280):
+            for scheme in ("light", "dark"):
+                tab.open(page, width)
+                features = [{"name": "prefers-color-scheme", "value": scheme}]
+                tab.tell("Emulation.setEmulatedMedia", features=features)
+                assert tab.evaluate("document.documentElement.scrollWidth") <= width
+                colours = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+                assert colours == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(22, 24, 27)")
+                assert {r.split(":")[0] for r in tab.requests} <= {"file", "data"}

@@ -1,0 +1,68 @@
+"""The site's pages: no link leads nowhere, none is left out, the reference has all."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import yaml
+
+import securefl
+from securefl.settings.load import flat, load_config
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    out = tmp_path_factory.mktemp("site")
+    runpy.run_path(str(ROOT / "docs/site.py"))["write_pages"](out)
+    return out
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(text):
+    """Return the anchors that the site makes of a page's headings."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", without_code(text), re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        kept = re.sub(r"[^\w\s-]", "", words).strip().lower()
+        found.add(re.sub(r"[-\s]+", "-", kept))
+    return found
+
+
+def test_each_link_leads_to_a_page_and_a_heading(pages):
+    for page in pages.rglob("*.md"):
+        text = without_code(page.read_text())
+        for target, anchor in LINK.findall(text):
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            place = page if not target else (page.parent / target).resolve()
+            assert place.is_file(), f"{page.relative_to(pages)}: {target}"
+            if anchor:
+                assert anchor in anchors_of(place.read_text()), f"{page.name}: {target}#{anchor}"
+
+
+def test_each_page_has_its_place(pages):
+    """In the site's menu; results have a page that lists them."""
+    menu = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text())
+    found = {page.relative_to(pages).as_posix() for page in pages.rglob("*.md")}
+    listed = (pages / "results/index.md").read_text()
+    results = {f"results/{name}" for name in re.findall(r"\(([\w-]+\.md)\)", listed)}
+    assert {*menu, *results} == found
+    assert yaml.safe_load((ROOT / "mkdocs.yml").read_text())["theme"]["font"] is False
+
+
+def test_the_reference_has_each_command_key_and_name(pages):
+    commands = (pages / "reference/commands.md").read_text()
+    for name in ("run", "audit", "keys init", "site join", "server serve", "export", "watch"):
+        assert f"\n## securefl {name}\n" in commands
+    settings = (pages / "reference/settings.md").read_text()
+    keys = [key for key, _ in flat(load_config().tables()) if key != "privacy.level"]
+    assert not [k for k in keys if f"`{k}`" not in settings and f"`{k} = " not in settings]
+    names = (pages / "reference/api.md").read_text()
+    assert names.count("\n::: ") == len(securefl.__all__)

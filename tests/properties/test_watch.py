@@ -1,0 +1,113 @@
+"""`securefl watch`: a page that follows a run, for this machine alone, and asks nobody else."""
+
+import http.client
+import json
+import time
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+from browser import CHROMIUM, browser
+from click.testing import CliRunner
+
+import securefl
+from securefl.errors import ConfigError
+from securefl.report.watching import Watched, watching
+from securefl.runs.folder_reader import RoundMetrics
+from securefl_cli.watch import watch
+
+FIRST = RoundMetrics(1, 0.25, 2.0, 0.1, 1000, (), 30.0, score=0.25, phases={"scoring": 0.5})
+NASTY = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def run():
+    """A run of ten rounds, of which one is done."""
+    return Watched(NASTY, 10, [FIRST])
+
+
+def answer(address, path="", host=None, method="GET"):
+    """Status and body of a request."""
+    at = urlsplit(address)
+    connection = http.client.HTTPConnection(at.hostname, at.port, timeout=10)
+    target = path if path.startswith("/") else at.path + path
+    connection.request(method, target, headers={"Host": host or at.netloc})
+    found = connection.getresponse()
+    return found.status, found.read()
+
+
+def test_it_gives_rounds_once_and_says_what_is_left(run):
+    with watching(run) as address:
+        _, body = answer(address, "rounds?after=0")
+        found = json.loads(body)
+        assert [of["round"] for of in found["rounds"]] == [1]
+        assert found["state"] == "Round 1 of 10, about 4 min left"  # nine of 30 s
+        assert found["last"]["of these scoring"] == "0.50"
+        assert not found["over"]
+        run.seen.append(replace(FIRST, round=2, loss=float("nan"), dropped=("north",), epsilon=1.5))
+        run.ended = "the run has stopped"
+        found = json.loads(answer(address, "rounds?after=1")[1])
+        assert [of["round"] for of in found["rounds"]] == [2]
+        assert "loss" not in found["rounds"][0]  # JSON has no NaN
+        assert found["state"] == "Round 2 of 10: the run has stopped"
+        assert found["last"]["Clients refused"] == "north"
+        assert found["last"]["ε spent"] == "1.5"
+        assert found["over"]
+
+
+def test_nobody_else_reads_it(run):
+    with watching(run) as address:
+        assert urlsplit(address).hostname == "127.0.0.1"
+        for path in ("/", "/rounds?after=0", "/x/", "/../../etc/passwd", "%00", "other"):
+            assert answer(address, path)[0] == 404
+        assert answer(address, host="evil.example:80")[0] == 404
+        assert answer(address, method="POST")[0] == 501
+        assert answer(address, "rounds?after=" + "9" * 50)[0] == 200
+        assert answer(address)[0] == 200
+    with pytest.raises(ConnectionRefusedError):
+        answer(address)
+
+
+def test_a_port_that_is_taken_is_named(run):
+    with watching(run) as address:
+        port = urlsplit(address).port
+        with (
+            pytest.raises(ConfigError, match=rf"--port {port}: cannot be had"),
+            watching(run, port),
+        ):
+            pass
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium here")
+def test_a_browser_follows_and_asks_nobody_else(run, tmp_path):
+    with watching(run) as address, browser(tmp_path / "profile") as tab:
+        for width in (390, 1280):
+            tab.visit(address, width)
+            _until(tab, "document.getElementById('bar').value === 1")
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            assert tab.evaluate("document.querySelector('h1').textContent") == NASTY
+        run.seen.append(replace(FIRST, round=2, score=0.5))
+        _until(tab, "document.getElementById('bar').value === 2")
+        assert "now 0.5000" in tab.evaluate("document.getElementById('score-ends').textContent")
+        points = tab.evaluate("document.getElementById('score').getAttribute('points')")
+        assert points == "0.0,150.0 600.0,10.0"
+        run.ended = "the run is complete"
+        _until(tab, "document.getElementById('state').textContent.includes('complete')")
+        assert {urlsplit(asked).netloc for asked in tab.requests} == {urlsplit(address).netloc}
+
+
+def _until(tab, condition):
+    for _ in range(100):
+        if tab.evaluate(condition):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{condition}: not in 10 s")
+
+
+def test_the_command_follows_a_run_to_its_end(tmp_path):
+    config = securefl.load_config(settings=["run.rounds=2", "exchange.encrypt=none"])
+    securefl.run(config, out=tmp_path / "run")
+    found = CliRunner().invoke(watch, [str(tmp_path / "run"), "--once"], catch_exceptions=False)
+    assert found.exit_code == 0
+    assert "Page: http://127.0.0.1:" in found.output
+    assert "Round 2 of 2: the run is complete." in found.output
