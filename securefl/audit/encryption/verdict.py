@@ -120,9 +120,10 @@ RULES: tuple[Rule[Encrypted], ...] = (
         lambda found: found.again > 0,
         "a total, or a client's score, was opened again",
         lambda found: (
-            f"{counted(found.again, 'time')} a total or a score was opened for a session, round and "
-            "name that had one already: the difference of two totals shows the clients that are in "
-            "one of them alone, and a second score is a second number of a client's profile."
+            f"{counted(found.again, 'time')} a total or a score was opened for a session, round "
+            "and name that had one already: the difference of two totals shows the clients that "
+            "are in one of them alone, and a second score is a second number of a client's "
+            "profile."
         ),
         do="Ask the authority's operator for its own log, and audit with --openings.",
     ),

@@ -78,8 +78,8 @@ def _holds(found: Compared) -> str:
     visible = least_visible_area(found.members, found.others, found.probability)
     return (
         f"None of {counted(len(found.attacks), 'attack')} told training records from others better "
-        f"than by chance. An attack that picks the training record out of two in {visible:.1%} of the "
-        f"cases (50 % is guessing) would have been noticed with these {found.members} and "
+        f"than by chance. An attack that picks the training record out of two in {visible:.1%} of "
+        f"the cases (50 % is guessing) would have been noticed with these {found.members} and "
         f"{found.others} records."
     )
 
