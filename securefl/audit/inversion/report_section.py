@@ -326,7 +326,8 @@ def _notes(attacks: Sequence[Attacked]) -> list[str]:
 
 COLUMNS = 8
 INCHES = 0.8
-LABEL = 1.9
+"""Width of an image. On a phone all have the room of four, so the names beside them are large."""
+LABEL = 2.2
 """Width of the names beside the images, in images."""
 
 
@@ -340,7 +341,7 @@ def rebuilt_picture(title: str, attacked: Attacked) -> Picture:
     for (name, images), axes in zip(rows.items(), lines, strict=True):
         axes.set_axis_off()
         axes.imshow(_in_a_row(images), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        axes.text(-0.02, 0.5, name, transform=axes.transAxes, ha="right", va="center")
+        axes.text(-0.02, 0.5, name, transform=axes.transAxes, ha="right", va="center", fontsize=14)
     figure.subplots_adjust(
         left=(LABEL - 0.1) / (COLUMNS + LABEL), right=0.99, top=0.99, bottom=0.01
     )
