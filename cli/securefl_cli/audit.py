@@ -17,8 +17,8 @@ from securefl_cli.progress import steps_bar
 @click.option(
     "--quick/--full",
     default=True,
-    help="Quick takes a minute for the digits on two idle cores, full a quarter of an hour: more shadow "
-    "models, more canaries, longer attacks.  [default: quick]",
+    help="Quick takes a minute for the digits on two idle cores, full a quarter of an hour: more "
+    "shadow models, more canaries, longer attacks.  [default: quick]",
 )
 @click.option(
     "--out",
