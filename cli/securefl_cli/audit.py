@@ -17,8 +17,8 @@ from securefl_cli.progress import steps_bar
 @click.option(
     "--quick/--full",
     default=True,
-    help="Quick takes about a minute for the digits, full a quarter of an hour: more shadow "
-    "models, more canaries, longer attacks.  [default: quick]",
+    help="Quick takes a minute for the digits on two idle cores, full a quarter of an hour: more "
+    "shadow models, more canaries, longer attacks.  [default: quick]",
 )
 @click.option(
     "--out",
@@ -96,6 +96,8 @@ def audit(  # noqa: PLR0913  (a command has its options)
       securefl audit runs/mine --task study:task
       securefl audit runs/first --keys my-keys --openings log/openings.jsonl --sign officer
       securefl audit runs/first --keys my-keys --verify
+
+    From Python a run on a task of your own is audited by securefl.audit_run(folder, task=task).
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.audit.audits import FULL, QUICK, audit_run
     from securefl.audit.findings import PAGE
@@ -119,7 +121,9 @@ def audit(  # noqa: PLR0913  (a command has its options)
     by = audit_report.auditor(identity, keys, openings, own)
     if task and sites:
         raise click.UsageError("--task or --site: a run has one task")
-    own_task = own_task_of(task) if task else Own(sites, model).task(read_config(run_folder))
+    own_task = own_task_of(task) if task else None
+    if sites:
+        own_task = Own(sites, model).task(read_config(run_folder))
     effort = QUICK if quick else FULL
     with steps_bar() as on_step:
         findings = audit_run(run_folder, effort, task=own_task, seed=seed, on_step=on_step, by=by)

@@ -10,6 +10,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "are ours.",
         "AUC": "Share of pairs, one training record and one other, that an attack puts in order: "
         "50 % is guessing, 100 % is certain.",
+        "baseline": "Attack of nobody: a guess from public samples of the same label, which real "
+        "attacks have to beat.",
         "batch": "Records that a client trains on in one step.",
         "BN": "Batch normalisation: layers that use the mean and variance of a batch.",
         "canary": "A made-up record, or client, put into a second run to see whether it can be "

@@ -57,9 +57,9 @@ def in_short(findings: Findings) -> str:
     leaking = _titles(findings, Verdict.LEAKS)
     weak = _titles(findings, Verdict.WEAK)
     if leaking:
-        return f"Somebody learnt, or could have learnt, what they should not: {leaking}."
+        return f"Somebody learnt, or could have learnt, what they should not: {leaking}"
     if weak:
-        return f"Nothing that was promised is broken, and something is learnt: {weak}."
+        return f"Nothing that was promised is broken, and something is learnt: {weak}"
     if _titles(findings, Verdict.HOLDS):
         held = f"{len(findings.sections) - len(_listed(findings, Verdict.OPEN))}"
         return f"All that was attacked held: {held} of {len(findings.sections)} sections."
@@ -121,7 +121,9 @@ def _said(value: float, unit: str) -> str:
 
 
 def _titles(findings: Findings, verdict: Verdict) -> str:
-    return ", ".join(section.title for section in _listed(findings, verdict))
+    """Return the titles of these sections as the end of a sentence; nothing for none."""
+    titles = ", ".join(section.title for section in _listed(findings, verdict))
+    return f"{titles}." if titles and not titles.endswith("?") else titles
 
 
 def _listed(findings: Findings, verdict: Verdict) -> list[Section]:

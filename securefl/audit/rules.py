@@ -45,6 +45,11 @@ class Rule(Generic[Measured]):
         return self.do if isinstance(self.do, str) else self.do(measured)
 
 
+def counted(n: int, one: str) -> str:
+    """Return a number with its noun, of which `one` is the singular."""
+    return f"{n:,} {one}{'' if n == 1 else 's'}"
+
+
 def always(_measured: object) -> bool:
     """Return True: the condition of a section's last rule."""
     return True

@@ -48,7 +48,7 @@ def _meanings() -> list[tuple[str, str, str]]:
     at_least = [0.0, *(most for most, _ in EPSILON_WORDS)]
     return [
         (
-            "Bounds on ε",
+            "" if least else "Bounds on ε",
             f"above {least:g}" if math.isinf(most) else f"{least:g} to {most:g}",
             f"a lower bound on ε there says: {words}",
         )

@@ -206,7 +206,7 @@ PREPARED = {
             ENCRYPTION: (
                 "leaks",
                 (
-                    "1 times a total or a score was opened for a session, round and name that had "
+                    "1 time a total or a score was opened for a session, round and name that had "
                     "one already: the difference of two totals shows the clients that are in one "
                     "of them alone, and a second score is a second number of a client's profile."
                 ),

@@ -188,7 +188,7 @@ def test_a_total_that_was_opened_again_in_its_session_is_found():
     assert answered_again([few, more]) == 2
     section = encryption_section(evidence([of(), of(signers=FIVE[:4])]), 0)
     assert section.verdict is Verdict.LEAKS
-    assert "1 times a total or a score was opened for a session, round and name" in section.words
+    assert "1 time a total or a score was opened for a session, round and name" in section.words
 
 
 def test_groups_that_differ_by_one_client_are_found():
@@ -221,7 +221,7 @@ def test_lists_at_one_model_that_show_too_few_are_a_leak():
     assert shown_at_models(many[:4], 3) == 0
     section = encryption_section(evidence([of(), later(signers=FIVE[:4])]), 0)
     assert section.verdict is Verdict.LEAKS
-    assert "At 1 models totals of several lists of clients were opened" in section.words
+    assert "At 1 model totals of several lists of clients were opened" in section.words
 
 
 def test_a_run_without_encryption_is_open():
@@ -236,7 +236,7 @@ def test_a_run_without_encryption_is_open():
 def test_an_encrypted_run_holds_and_says_what_was_in_the_clear():
     section = encryption_section(evidence(), 0)
     assert section.verdict is Verdict.HOLDS
-    assert "1 totals, each of 5 clients or more" in section.words
+    assert "1 total, each of 5 clients or more" in section.words
     assert "read by the server of each client: parameters" in section.words
     found = numbers_of(section)
     assert found["security, sums"] == 128

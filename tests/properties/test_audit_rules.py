@@ -164,7 +164,7 @@ MADE = {
         (
             Compared([attack(0.9, 0.5)], 100, 100, 0.01),
             (
-                "None of 1 attacks told training records from others better than by chance. An "
+                "None of 1 attack told training records from others better than by chance. An "
                 "attack that picks the training record out of two in 59.5% of the cases (50 % "
                 "is guessing) would have been noticed with these 100 and 100 records."
             ),
@@ -341,7 +341,7 @@ MADE = {
         (
             encrypted(OPENED, OPENED),
             (
-                "1 times a total or a score was opened for a session, round and name that had one "
+                "1 time a total or a score was opened for a session, round and name that had one "
                 "already: the difference of two totals shows the clients that are in one of them "
                 "alone, and a second score is a second number of a client's profile."
             ),
@@ -352,7 +352,7 @@ MADE = {
                 replace(OPENED, model="a" * 64, round=2, signers=FIVE[:4], n_clients=4),
             ),
             (
-                "At 1 models totals of several lists of clients were opened, and their sums and "
+                "At 1 model totals of several lists of clients were opened, and their sums and "
                 "differences show fewer than 3 clients."
             ),
         ),
@@ -365,7 +365,7 @@ MADE = {
         ),
         (encrypted(), "The run has no log of openings, so nobody knows what was decrypted."),
         (encrypted(OPENED, precision=replace(EXACT, encryption=math.nan)), UNMEASURED),
-        (encrypted(OPENED), "Decrypted by the authority: 1 totals, each of 5 clients or more."),
+        (encrypted(OPENED), "Decrypted by the authority: 1 total, each of 5 clients or more."),
     ],
 }
 """Of each rule, in their order: what was measured, and the sentence that is true of it."""
@@ -579,3 +579,15 @@ def test_the_page_shows_the_rules():
     """Else: python docs/audit_table.py docs/audit.md."""
     page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
     assert audit_table.written(page, audit_table.verdicts()) == page
+
+
+def test_readme_says_what_our_audit_refutes_in_the_audits_own_words():
+    """Each quotation of its trust list is a sentence of the rules, and of the demo's audits."""
+    root = Path(__file__).parents[2]
+    trust = (root / "README.md").read_text().partition("## Whom you trust with what")[2]
+    quotes = re.findall("“(.*?)”", " ".join(trust.partition("\n## ")[0].split()))
+    assert len(quotes) >= 6
+    rules = " ".join(words for made in MADE.values() for _, words in made)
+    page = (root / "docs" / "results" / "audit.md").read_text()
+    assert [quote for quote in quotes if quote not in rules] == []
+    assert [quote for quote in quotes if quote not in page] == []

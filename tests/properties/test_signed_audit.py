@@ -17,7 +17,7 @@ from securefl.audit import audits
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.provenance import Auditor, Provenance, differences
 from securefl.build.training import precision_of
-from securefl.errors import RunFolderError
+from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.ledger import utc_now
 from securefl.federation.lineage import Shown, Statement, beginning, extended
 from securefl.federation.opening import Opening
@@ -103,6 +103,8 @@ def test_the_authoritys_own_log_is_held_against_the_folders(sealed, tmp_path):
     assert leaks([*lines, more]) == ["opened, and not in the folder"]
     with pytest.raises(RunFolderError, match="no log of openings"):
         FolderEvidence.of(run, tmp_path / "nowhere.jsonl")
+    with pytest.raises(ConfigError, match="the run's own log, which is to be held against"):
+        FolderEvidence.of(run, sealed / OPENINGS)
 
 
 @pytest.fixture

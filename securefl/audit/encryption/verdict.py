@@ -11,7 +11,7 @@ from securefl.audit.encryption.opened import (
     answered_again,
     shown_at_models,
 )
-from securefl.audit.rules import Rule, Verdict, always, unmeasured
+from securefl.audit.rules import Rule, Verdict, always, counted, unmeasured
 from securefl.audit.thresholds import LEAST_SECURITY
 
 
@@ -76,9 +76,9 @@ def _decrypted_in_all(found: Encrypted) -> str:
     done = list[str]()
     if found.totals:
         n = sum(row.times for row in found.totals)
-        done.append(f"{n:,} totals, each of {found.fewest} clients or more")
+        done.append(f"{counted(n, 'total')}, each of {found.fewest} clients or more")
     if scored := sum(row.n_values for row in found.opened if row.of_single_clients):
-        done.append(f"{scored:,} scores of profiles, each of one client")
+        done.append(f"{counted(scored, 'score')} of profiles, each of one client")
     refused = sum(row.refused for row in found.opened)
     asked = f" Requests refused: {refused:,}." if refused else ""
     what = ", and ".join(done) or "nothing"
@@ -100,8 +100,8 @@ RULES: tuple[Rule[Encrypted], ...] = (
         "a total was decrypted of fewer clients than the rule allows (scores of profiles are of "
         "one)",
         lambda found: (
-            f"A total of {found.fewest} clients was decrypted, and the rule is {found.least} at "
-            "least."
+            f"A total of {counted(found.fewest, 'client')} was decrypted, and the rule is "
+            f"{found.least} at least."
         ),
         do=(
             "Ask the authority's operator how it came about, and have the consortium sign its "
@@ -120,9 +120,10 @@ RULES: tuple[Rule[Encrypted], ...] = (
         lambda found: found.again > 0,
         "a total, or a client's score, was opened again",
         lambda found: (
-            f"{found.again} times a total or a score was opened for a session, round and name that "
-            "had one already: the difference of two totals shows the clients that are in one of "
-            "them alone, and a second score is a second number of a client's profile."
+            f"{counted(found.again, 'time')} a total or a score was opened for a session, round "
+            "and name that had one already: the difference of two totals shows the clients that "
+            "are in one of them alone, and a second score is a second number of a client's "
+            "profile."
         ),
         do="Ask the authority's operator for its own log, and audit with --openings.",
     ),
@@ -131,8 +132,8 @@ RULES: tuple[Rule[Encrypted], ...] = (
         lambda found: found.shown_at_models > 0,
         "totals of several lists of clients at one model show fewer clients than the rule allows",
         lambda found: (
-            f"At {found.shown_at_models} models totals of several lists of clients were opened, "
-            f"and their sums and differences show fewer than {found.least} clients."
+            f"At {counted(found.shown_at_models, 'model')} totals of several lists of clients were "
+            f"opened, and their sums and differences show fewer than {found.least} clients."
         ),
         do="Ask the authority's operator for its own log, and audit with --openings.",
     ),

@@ -20,7 +20,7 @@ from securefl.audit.exposure.openings import OpeningsLog, wrongly_carded, wrongl
 from securefl.audit.exposure.planned import Absences, Lengths, unplanned
 from securefl.audit.findings import AUDITS
 from securefl.build.exchange import is_blind, quorum_of, sealed_kinds
-from securefl.errors import RunFolderError
+from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.incidents import SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 from securefl.federation.opening import Opening
@@ -100,11 +100,12 @@ class FolderEvidence:
 
         Raises:
             RunFolderError: a file is damaged, or there is no log where `log` says.
+            ConfigError: `log` is the folder's own.
         """
         path = run.path
         sessions = read_environment(path / ENVIRONMENT).sessions
         openings = read_rows(path / OPENINGS, Opening)
-        own: Sequence[Opening] = () if log is None else _own_log(log, sessions, openings)
+        own: Sequence[Opening] = () if log is None else _own_log(log, path, sessions, openings)
         if not (path / OPENINGS).exists():
             openings = list(own)
         return cls(
@@ -224,7 +225,7 @@ def _told(evidence: FolderEvidence) -> Iterator[Leak]:
 
 
 def _own_log(
-    log: Path, sessions: Sequence[Mapping[str, Any]], folder: Sequence[Opening]
+    log: Path, run: Path, sessions: Sequence[Mapping[str, Any]], folder: Sequence[Opening]
 ) -> list[Opening]:
     """Return the authority's own rows of these sessions, or at models of the folder's rows.
 
@@ -232,6 +233,11 @@ def _own_log(
     """
     if not log.is_file():
         raise RunFolderError(f"{log}: no log of openings: name the authority's openings.jsonl")
+    if (own := run / OPENINGS).exists() and log.samefile(own):
+        raise ConfigError(
+            f"{log}: the run's own log, which is to be held against the authority's: name that "
+            "one, or leave --openings out"
+        )
     ids = {session.get("run") for session in sessions}
     models = {row.model for row in folder} - {""}
     return [row for row in read_rows(log, Opening) if row.run in ids or row.model in models]

@@ -31,7 +31,8 @@ class Exposed:
     def read(self) -> str:
         """Kinds of single clients' values that the server could read; empty for none."""
         fields = server_view(self.views).reads_single_clients
-        return " and ".join(sorted({str(field.kind) for field in fields}))
+        *some, last = sorted({str(field.kind) for field in fields}) or [""]
+        return f"{', '.join(some)} and {last}" if some else last
 
     @property
     def way_out(self) -> str:

@@ -55,6 +55,13 @@ _METHODS = {
 
 COMMON_NOTES = (
     (
+        "Attackers differ in what they take for BN's statistics: those that normalised the "
+        "mini-batch (exact), the model's running ones (population), a fresh layer's (none), public "
+        "samples' (public), any, which they search for beside the samples (joint), or those that "
+        "the gradient gives away (derived). 'First layer' needs none: it reads inputs off the "
+        "first layer's gradient."
+    ),
+    (
         "Attackers know the model, the gradient of one mini-batch, its labels, the range of "
         "each feature and public samples. They have the same prior, starts, steps and restarts; "
         "restarts are chosen by the objective, never by the originals."
@@ -81,11 +88,11 @@ COMMON_NOTES = (
 
 _FIRST = {
     Hidden.NOTHING: (
-        "The run hides nothing: the server had gradients and statistics of single clients. Of an "
-        "update of one local step:"
+        "The run hides nothing: the server had gradients and statistics of single clients. "
+        "Attacked were updates of one local step."
     ),
-    Hidden.STATISTICS: "Of an update of one local step:",
-    Hidden.UPDATES: "Had the statistics alone been sealed:",
+    Hidden.STATISTICS: "Attacked were updates of one local step.",
+    Hidden.UPDATES: "The rest is of the same run, had it sealed its statistics alone.",
 }
 
 
@@ -93,8 +100,10 @@ SUMS = SumEffort(sums=8, most_matched=16, search=Search(steps=200, restarts=1))
 
 
 _WITHOUT_BN = {
-    False: "The model has no BN, so no statistics to hide. Of an update of one local step:",
-    True: "Had single clients' updates not been sealed:",
+    False: (
+        "The model has no BN, so no statistics to hide. Attacked were updates of one local step."
+    ),
+    True: "The rest is of single clients' updates, had they not been sealed.",
 }
 
 
@@ -205,7 +214,7 @@ def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]], hidden: Hidden
     of_run = if_nothing_is_sealed if hidden is Hidden.NOTHING else if_sealed
     yield from _grouped((of_run(found), _figures(one, found)) for one, found in compared)
     if hidden is Hidden.NOTHING and any(found.there for _, found in compared):
-        yield "Had it sealed the statistics:"
+        yield "The same, had the run sealed its statistics."
         yield from _grouped((if_sealed(found), title(one)) for one, found in compared)
 
 
@@ -318,7 +327,8 @@ def _notes(attacks: Sequence[Attacked]) -> list[str]:
 
 COLUMNS = 8
 INCHES = 0.8
-LABEL = 1.9
+"""Width of an image. On a phone all have the room of four, so the names beside them are large."""
+LABEL = 2.2
 """Width of the names beside the images, in images."""
 
 
@@ -332,7 +342,7 @@ def rebuilt_picture(title: str, attacked: Attacked) -> Picture:
     for (name, images), axes in zip(rows.items(), lines, strict=True):
         axes.set_axis_off()
         axes.imshow(_in_a_row(images), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        axes.text(-0.02, 0.5, name, transform=axes.transAxes, ha="right", va="center")
+        axes.text(-0.02, 0.5, name, transform=axes.transAxes, ha="right", va="center", fontsize=14)
     figure.subplots_adjust(
         left=(LABEL - 0.1) / (COLUMNS + LABEL), right=0.99, top=0.99, bottom=0.01
     )

@@ -135,9 +135,13 @@ def sum_table(tried: SumsTried) -> PageTable:
 
 
 def figures(tried: SumsTried) -> str:
-    """Return each sum's guess and best attack in a few words."""
-    said = []
-    for one in tried.each():
+    """Return guess and best attack of the run's own sum and of those that were rebuilt from.
+
+    Of all, where none was.
+    """
+    said, every = [], [*tried.each()]
+    telling = [one for one in every if one.is_rebuilt or one is tried.own]
+    for one in telling if any(one.is_rebuilt for one in every) else every:
         name = one.surest
         if name:
             best, guess = (

@@ -178,7 +178,7 @@ def roc_plot(attacks: Mapping[str, Roc]) -> bytes:
 
     It begins where one non-member is a false alarm: nothing is known to the left of it.
     """
-    figure = Figure(figsize=(7, 6), layout="constrained")
+    figure = Figure(figsize=(4.5, 4.2), layout="constrained")
     axes = figure.subplots()
     least = 1 / max(len(roc.others) for roc in attacks.values())
     for i, (name, roc) in enumerate(attacks.items()):

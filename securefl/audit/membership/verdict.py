@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.rules import Rule, Verdict, always, unmeasured
+from securefl.audit.rules import Rule, Verdict, always, counted, unmeasured
 from securefl.audit.statistics import Interval, Roc, least_visible_area
 from securefl.audit.thresholds import (
     ALARM,
@@ -77,9 +77,9 @@ class Compared:
 def _holds(found: Compared) -> str:
     visible = least_visible_area(found.members, found.others, found.probability)
     return (
-        f"None of {len(found.attacks)} attacks told training records from others better than by "
-        f"chance. An attack that picks the training record out of two in {visible:.1%} of the "
-        f"cases (50 % is guessing) would have been noticed with these {found.members} and "
+        f"None of {counted(len(found.attacks), 'attack')} told training records from others better "
+        f"than by chance. An attack that picks the training record out of two in {visible:.1%} of "
+        f"the cases (50 % is guessing) would have been noticed with these {found.members} and "
         f"{found.others} records."
     )
 

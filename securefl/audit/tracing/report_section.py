@@ -244,7 +244,7 @@ def _by_size(curves: Curves) -> PageTable:
 
 
 def _figure(curves: Curves) -> Figure:
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=(4.5, 3.8), layout="constrained")
     axes = figure.subplots()
     for i, (name, curve) in enumerate(curves.items()):
         sizes, colour = list(curve), COLOURS[i % len(COLOURS)]
