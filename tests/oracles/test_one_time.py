@@ -140,7 +140,7 @@ def test_keys_may_be_added_in_parts():
 
 
 def test_without_files_in_memory_it_is_the_same(monkeypatch):
-    """Where the system has none, SEAL is read word by word."""
+    """Where the system has none, SEAL writes to files of the disk."""
     keys, total, _ = sealed(3)
     opened = KeySum.of(keys).open(total, ABOUT, 1)
     monkeypatch.setattr(seal_ring, "_HAS_MEMORY_FILES", False)
