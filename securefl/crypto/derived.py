@@ -77,7 +77,7 @@ def error_seed(key: Coefficients) -> bytes:
 
     So a copied machine with the same random bytes does not use errors under two keys.
     """
-    return hashlib.sha256(_ERROR + os.urandom(SEED_BYTES) + key.tobytes()).digest()
+    return hashlib.sha256(_ERROR + os.urandom(SEED_BYTES) + key.astype(np.int8).tobytes()).digest()
 
 
 def error_polynomial(seed: bytes, index: int, poly_degree: int) -> Coefficients:

@@ -64,6 +64,7 @@ class SealRing:
         self._parms_id = tuple(self._seal.first_context_data().parms_id())
         self._encoder = sealapi.CKKSEncoder(self._seal)
         self._evaluator = sealapi.Evaluator(self._seal)
+        self._around = {of: self._around_words(transformed=of) for of in (False, True)}
         self.common = lru_cache(_COMMONS)(self._common)
         """Cached function for the common polynomial a_j of a message, in a key's place; all its
         clients have it."""
@@ -77,7 +78,7 @@ class SealRing:
         all_words[: len(words)] = words  # what is modulo SEAL's own prime, nothing decrypts with
         written = seal_format.secret_key(self._seal.key_parms_id(), all_words)
         public = sealapi.SecretKey()
-        with _file(written) as path:
+        with _file(written) as (path, _):
             public.load(self._seal, path)
         return sealapi.Decryptor(self._seal, public)
 
@@ -140,20 +141,27 @@ class SealRing:
 
     def _small(self, *polynomials: Coefficients) -> sealapi.Ciphertext:
         """Return two polynomials of small signed coefficients, transformed."""
-        signed = np.stack(polynomials)[:, None]
-        words = np.where(signed < 0, signed + self.column.astype(np.int64), signed)
-        both = self._ciphertext(words.astype(np.uint64), transformed=False)
+        words = np.stack(polynomials)[:, None].view(np.uint64)
+        # A negative one is a huge word: with the prime added, it is the lesser of the two.
+        both = self._ciphertext(np.minimum(words, words + self.column), transformed=False)
         self._evaluator.transform_to_ntt_inplace(both)
         return both
 
     def _ciphertext(self, both: Words, *, transformed: bool = True) -> sealapi.Ciphertext:
-        written = seal_format.ciphertext(self._parms_id, both, self._scale, transformed=transformed)
-        vector = (
-            seal_format.field(1, seal_format.varint(self.parameters.poly_degree // 2))
-            + seal_format.field(2, written)
-            + seal_format.double_field(3, self._scale)
-        )
+        before, after = self._around[transformed]
+        vector = b"".join((before, np.ascontiguousarray(both, "<u8").data, after))
         return ts.ckks_vector_from(self._context, vector).ciphertext()[0]
+
+    def _around_words(self, *, transformed: bool) -> tuple[bytes, bytes]:
+        """Return what is before and after a ciphertext's words in TenSEAL's form of it."""
+        nothing = np.zeros((2, *self.shape), np.uint64)
+        written = seal_format.ciphertext(
+            self._parms_id, nothing, self._scale, transformed=transformed
+        )
+        vector = seal_format.field(
+            1, seal_format.varint(self.parameters.poly_degree // 2)
+        ) + seal_format.field(2, written)
+        return vector[: -nothing.nbytes], seal_format.double_field(3, self._scale)
 
 
 _HAS_MEMORY_FILES = hasattr(os, "memfd_create")
@@ -161,15 +169,15 @@ _HAS_MEMORY_FILES = hasattr(os, "memfd_create")
 
 def _words(polynomials: sealapi.Plaintext | sealapi.Ciphertext, shape: tuple[int, ...]) -> Words:
     """Return the words of a polynomial, or of a ciphertext's two."""
-    with _file() as path:
+    with _file() as (path, descriptor):
         polynomials.save(path)
-        saved = Path(path).read_bytes()
+        saved = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     return np.frombuffer(seal_format.own_content(saved)[-8 * prod(shape) :], "<u8").reshape(shape)
 
 
 @contextmanager
-def _file(content: bytes = b"") -> Iterator[str]:
-    """Yield the path of a file, since SEAL reads and writes no other: on no disk if may be.
+def _file(content: bytes = b"") -> Iterator[tuple[str, int]]:
+    """Yield path and descriptor of a file, since SEAL reads paths alone: on no disk if may be.
 
     Nothing in it is secret.
     """
@@ -180,7 +188,7 @@ def _file(content: bytes = b"") -> Iterator[str]:
         descriptor, path = tempfile.mkstemp(prefix="securefl")
     try:
         os.write(descriptor, content)
-        yield path
+        yield path, descriptor
     finally:
         os.close(descriptor)
         if not _HAS_MEMORY_FILES:
