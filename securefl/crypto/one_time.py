@@ -98,11 +98,13 @@ class OneTimeKey(Held):
         """
         of, key = ring(self._parameters), self._coefficients
         seed, degree = error_seed(key), self._parameters.poly_degree
-        words = [
-            of.encrypted(key, error_polynomial(seed, j, degree), of.common(about, j), row)
+        return b"".join(
+            packed(
+                of.encrypted(key, error_polynomial(seed, j, degree), of.common(about, j), row),
+                of.primes,
+            )
             for j, row in enumerate(rows)
-        ]
-        return packed(np.stack(words), of.primes)
+        )
 
     def applied(self, polynomial: Words) -> int:
         """Return the constant coefficient of this key times a polynomial, modulo all primes."""

@@ -80,14 +80,12 @@ class OneTimeSealer(UnderCards):
         weighted = np.multiply(values, weight, dtype=np.float64)
         digits = Digits.of(SUMS, len(values)).split(weighted)
         slots = np.zeros((n, size + BOOKKEEPING_SLOTS))
-        if n == 1:
-            slots[0, : len(digits)] = digits
-        else:
-            padded = np.zeros(n * size)
-            padded[: len(digits)] = digits
-            slots[:, :size] = padded.reshape(-1, size)
+        whole, rest = divmod(len(digits), size)
+        slots[:whole, :size] = digits[: whole * size].reshape(whole, size)
+        slots[whole:, :rest] = digits[whole * size :]
         slots[:, size:] = weight, 1.0
-        nonce, digest = fresh_nonce(slots.tobytes()), about.digest()
+        nonce = fresh_nonce(digits.tobytes() + float(weight).hex().encode())
+        digest = about.digest()
         key = OneTimeKey.of(self.keys.secrets(sender), digest, sender.name, nonce)
         return Sealed(key.seal(slots, digest), nonce.hex())
 
