@@ -141,7 +141,7 @@ class SealRing:
 
     def _small(self, *polynomials: Coefficients) -> sealapi.Ciphertext:
         """Return two polynomials of small signed coefficients, transformed."""
-        words = np.stack(polynomials)[:, None].view(np.uint64)
+        words = np.stack(polynomials).astype(np.int64, copy=False)[:, None].view(np.uint64)
         # A negative one is a huge word: with the prime added, it is the lesser of the two.
         both = self._ciphertext(np.minimum(words, words + self.column), transformed=False)
         self._evaluator.transform_to_ntt_inplace(both)
