@@ -294,11 +294,10 @@ def decrypted(matched, coefficients):
     """Coefficients of c + a s by a key: small where it is the client's, else uniform."""
     of, payload = ring(MATCHES), matched.sealed.payload
     words = unpacked(payload[FIRST:], (1, 2, N), PRIMES, "payload")[0]
-    whole = of._ciphertext(words, np.zeros_like(words))
-    if coefficients.any():  # SEAL multiplies by no zero
-        product = of._product(of.key(coefficients), of.common(payload[HEADER_BYTES:FIRST], 0))
-        of._evaluator.add_inplace(whole, product)
-    plain = of._sum(whole)
+    both = of._ciphertext(np.stack([words, np.zeros_like(words)]))
+    if coefficients.any():  # SEAL transforms no zero
+        of._evaluator.add_inplace(both, of.key(coefficients))
+    plain = of._decrypted(of.common(payload[HEADER_BYTES:FIRST], 0), both)
     return coefficients_of(np.array([plain[i] for i in range(2 * N)], np.uint64).reshape(2, N))
 
 
