@@ -148,11 +148,9 @@ def weights_shown(matched, drawn):
 
 def in_transforms_order(polynomial):
     of = ring(MATCHES)
-    both = of._ciphertext(np.zeros_like(polynomial), polynomial, transformed=False)
-    of._evaluator.transform_to_ntt_inplace(both)
-    plain = ts.sealapi.Plaintext()
-    ts.sealapi.Decryptor(of._seal, of._one).decrypt(both, plain)
-    return np.array([plain[i] for i in range(2 * N)], np.uint64).reshape(2, N)
+    twice = of._ciphertext(np.stack([polynomial, polynomial]), transformed=False)
+    of._evaluator.transform_to_ntt_inplace(twice)
+    return np.array([twice[i] for i in range(2 * N)], np.uint64).reshape(2, N)
 
 
 def test_without_the_clients_bytes_the_weights_are_hidden_and_with_them_they_are_not(parties):
