@@ -169,7 +169,7 @@ def with_gains(
     large divided, by a power of two that all parties know. A tensor may become `HEADROOM` times as
     large in a round; parameters may always reach ±32, and anything else ±8192, as far as statistics
     jump from the zeros and ones that they begin as. A few values may be 16 times beyond
-    (`are_in_range`).
+    (`exchange.value_range`).
     """
     return tuple(
         replace(spec, gain_bits=_gain_bits(spec.kind, tensors[spec.kind]))

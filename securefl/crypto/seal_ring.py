@@ -66,7 +66,7 @@ class SealRing:
         self._evaluator = sealapi.Evaluator(self._seal)
         self._around = {of: self._around_words(transformed=of) for of in (False, True)}
         self.common = lru_cache(_COMMONS)(self._common)
-        """Cached function for the common polynomial a_j of a message, in a key's place; all its
+        """Cached function for what decrypts under the common polynomial a_j of a message; all its
         clients have it."""
 
     def _common(self, about: bytes, index: int) -> sealapi.Decryptor:
@@ -171,7 +171,7 @@ def _words(polynomials: sealapi.Plaintext | sealapi.Ciphertext, shape: tuple[int
     """Return the words of a polynomial, or of a ciphertext's two."""
     with _file() as (path, descriptor):
         polynomials.save(path)
-        saved = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        saved = os.read(descriptor, os.fstat(descriptor).st_size)
     return np.frombuffer(seal_format.own_content(saved)[-8 * prod(shape) :], "<u8").reshape(shape)
 
 
@@ -179,7 +179,7 @@ def _words(polynomials: sealapi.Plaintext | sealapi.Ciphertext, shape: tuple[int
 def _file(content: bytes = b"") -> Iterator[tuple[str, int]]:
     """Yield path and descriptor of a file, since SEAL reads paths alone: on no disk if may be.
 
-    Nothing in it is secret.
+    No key, error or value is ever in it.
     """
     if _HAS_MEMORY_FILES:
         descriptor = os.memfd_create("securefl")

@@ -7,8 +7,9 @@ import numpy as np
 
 from securefl.crypto.params import BOOKKEEPING_SLOTS, COUNT_TOLERANCE, SumParameters
 from securefl.errors import MessageRefused
-from securefl.exchange.digits import MOST_CLIENTS, SURE, Digits, are_in_range
+from securefl.exchange.digits import MOST_CLIENTS, SURE, Digits
 from securefl.exchange.sums import OpenedSum, Values
+from securefl.exchange.value_range import are_in_range
 
 EMPTY = 2.0**-30
 """Largest value in a slot that holds nothing: the rounding of encoders and decoder."""

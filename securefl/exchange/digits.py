@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from securefl.crypto.params import SUMS, SumParameters
+from securefl.crypto.params import SumParameters
 from securefl.exchange.sums import Values
 
 STEP_BITS = 10
@@ -27,12 +26,6 @@ SURE = 6
 GAIN_BITS = ((0,), (0, 10), (0, 10, 20), (-10, 0, 10, 20), (-10, 0, 10, 20, 30))
 """Gains by number of digits, the coarsest first. Finer ones come before a wider range: with three,
 sums err by 1e-15."""
-
-
-FAR = 16
-"""Ranges that a few values may reach: of so large a slot, doubles encode the others exactly."""
-FEW = SUMS.poly_degree // 4
-"""Ranges by which the values of a message may be beyond one, all together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +75,6 @@ class Digits:
         for digit, of_digit in zip(reversed(coarse), reversed(bits), strict=True):
             total = total + np.ldexp(_rounded(digit), -of_digit)
         return total
-
-
-def are_in_range(values: NDArray[np.floating], max_value: float) -> bool:
-    """Return whether a sum may have these values: within ±`max_value`, or a few of them far beyond.
-
-    Overflow is of coefficients, each a mean over slots: |m_k| <= (2/N) Σ |z_j| over N/2 complex
-    slots. Within the range that is √2 ranges; what is beyond it adds 2/N of its sum, half a range
-    at most; and the modulus holds two. Both limits are those of norms, so a mean of such values has
-    such values.
-    """
-    beyond = np.abs(values) - max_value
-    over = beyond[~(beyond <= 0)]  # and NaN, which compares false with everything
-    if not over.size:
-        return True
-    return bool(over.max() <= (FAR - 1) * max_value and over.sum() <= FEW * max_value)
 
 
 def is_exact(deviation: float) -> bool:

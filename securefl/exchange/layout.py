@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from securefl.errors import ValueRefused
-from securefl.exchange.digits import FAR, are_in_range
 from securefl.exchange.sums import Values
+from securefl.exchange.value_range import FAR, are_in_range
 from securefl.types import MessageSpec, NamedTensors
 
 

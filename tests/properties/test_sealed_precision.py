@@ -12,18 +12,11 @@ from securefl.algorithms.algorithm import with_gains
 from securefl.crypto.params import SUMS, SumParameters
 from securefl.errors import MessageRefused, ValueRefused
 from securefl.exchange.decode_total import TotalDecoder
-from securefl.exchange.digits import (
-    FEW,
-    MOST_CLIENTS,
-    SURE,
-    UNIT_BITS,
-    Digits,
-    are_in_range,
-    is_exact,
-)
+from securefl.exchange.digits import MOST_CLIENTS, SURE, UNIT_BITS, Digits, is_exact
 from securefl.exchange.layout import gains_of, pack
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.sums import MessageId, Sender
+from securefl.exchange.value_range import FEW, are_in_range
 from securefl.types import Kind, MessageSpec
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -189,6 +182,7 @@ def test_a_tensor_may_jump_to_32_or_to_64_times_its_size():
 @pytest.mark.parametrize("times", [2, 16])
 def test_the_worst_values_that_are_in_range_open(key_set, times):
     """All as large as they may be, with the signs that add up in one coefficient."""
+    assert FEW == SUMS.poly_degree // 4
     n = SUMS.values_per_ciphertext
     powers = np.array([pow(3, j, 2 * 2048) for j in range(1024)])
     aligned = np.exp(1j * np.pi / 4 * powers)  # of the coefficient N/4
