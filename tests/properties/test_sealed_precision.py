@@ -182,7 +182,7 @@ def test_a_tensor_may_jump_to_32_or_to_64_times_its_size():
 @pytest.mark.parametrize("times", [2, 16])
 def test_the_worst_values_that_are_in_range_open(key_set, times):
     """All as large as they may be, with the signs that add up in one coefficient."""
-    assert FEW == SUMS.poly_degree // 4
+    assert SUMS.poly_degree == 4 * FEW
     n = SUMS.values_per_ciphertext
     powers = np.array([pow(3, j, 2 * 2048) for j in range(1024)])
     aligned = np.exp(1j * np.pi / 4 * powers)  # of the coefficient N/4
