@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 import securefl
+from securefl.federation.message import _verify
 
 OPEN = "securefl.federation.authority.Authority.open"
 PHASES: Mapping[str, str] = {
@@ -79,6 +80,9 @@ def phases() -> Iterator[Phases]:
     watch = Phases()
     with ExitStack() as stack:
         stack.enter_context(mock.patch(OPEN, watch.whole(pkgutil.resolve_name(OPEN))))
+        # As where the authority has a process of its own: not what the server has verified.
+        once = f"{_verify.__module__}.{_verify.__name__}"
+        stack.enter_context(mock.patch(once, _verify.__wrapped__))
         for phase, name in PHASES.items():
             patched = mock.patch(name, watch.part(phase, pkgutil.resolve_name(name)))
             stack.enter_context(patched)

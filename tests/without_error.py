@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from securefl.crypto.ciphertext_codec import words_of
+from securefl.crypto.seal_ring import SealRing
+
+_encrypted = SealRing.encrypted
 
 
-def encrypted_without_error(ring, key, common, reals):
+def encrypted_without_error(ring, key, error, common, reals):
     """Return m - a s exactly, in the place of `SealRing.encrypted`."""
-    n_words = len(ring.primes) * len(reals)
-    encoded = words_of(ring._encoded(reals, ring._scale), n_words).reshape(ring.shape)
-    whole = ring._ciphertext(encoded, np.zeros_like(encoded))
-    ring._evaluator.sub_inplace(whole, ring._product(key, common))
-    return words_of(ring._sum(whole), n_words).reshape(ring.shape)
+    return _encrypted(ring, key, np.zeros_like(error), common, reals)

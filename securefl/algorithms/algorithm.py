@@ -168,7 +168,8 @@ def with_gains(
     Sealed, a value has a range and an absolute error. So what is small is multiplied, and what is
     large divided, by a power of two that all parties know. A tensor may become `HEADROOM` times as
     large in a round; parameters may always reach ±32, and anything else ±8192, as far as statistics
-    jump from the zeros and ones that they begin as.
+    jump from the zeros and ones that they begin as. A few values may be 16 times beyond
+    (`exchange.value_range`).
     """
     return tuple(
         replace(spec, gain_bits=_gain_bits(spec.kind, tensors[spec.kind]))

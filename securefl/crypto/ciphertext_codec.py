@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import tenseal as ts
 from numpy.typing import NDArray
 
 from securefl.errors import MessageRefused
@@ -60,8 +59,3 @@ def split_payload(payload: bytes | memoryview, n_bytes: int, count: int) -> list
     if len(payload) != count * n_bytes:
         raise MessageRefused(f"payload of {len(payload)} bytes, expected {count} x {n_bytes}")
     return [bytes(payload[i : i + n_bytes]) for i in range(0, len(payload), n_bytes)]
-
-
-def words_of(polynomials: ts.sealapi.Ciphertext | ts.sealapi.Plaintext, n_words: int) -> Residues:
-    """Return the first words of a ciphertext or plaintext."""
-    return np.fromiter(map(polynomials.__getitem__, range(n_words)), np.uint64, n_words)

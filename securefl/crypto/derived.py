@@ -1,10 +1,11 @@
 """Polynomials that follow from bytes: common ones that all know, and a client's secret ones.
 
-SHAKE-256 is read as little-endian words. A common polynomial is uniform modulo q. A key's
-coefficients are counts of random bits, as in ML-KEM: 21 bits up, 21 bits down.
+SHAKE-256 is read as little-endian words. A common polynomial is uniform modulo q. Coefficients of a
+key and of an error are counts of random bits, as in ML-KEM: 21 bits up, 21 bits down.
 """
 
 import hashlib
+import os
 from math import sqrt
 
 import numpy as np
@@ -17,14 +18,14 @@ Coefficients = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 KEY_BITS = 42
-"""Random bits of a coefficient of a key, half of them counted up and half counted down."""
+"""Random bits of a coefficient of a key or an error, half counted up and half counted down."""
 KEY_DEVIATION = sqrt(KEY_BITS / 4)
-"""Standard deviation of a coefficient of a key, and of the encryption's error, which SEAL draws in
-the same way: 3.24."""
+"""Standard deviation of a coefficient of a key, and of the encryption's error: 3.24."""
 KEY_BOUND = KEY_BITS // 2
 """Largest absolute coefficient of a key."""
 SEED_BYTES = 32
 _COMMON, _KEY = b"SecureFL common 1\0", b"SecureFL one-time key 1\0"
+_ERROR = b"SecureFL error 1\0"
 _WORD_BYTES = 8
 _KEY_BYTES = -(-KEY_BITS // 8)
 _HALF = np.uint64(KEY_BITS // 2)
@@ -68,7 +69,24 @@ def key_seed(secret: bytes, about: bytes, sender: str, nonce: bytes) -> bytes:
 
 def key_polynomial(seed: bytes, poly_degree: int) -> Coefficients:
     """Return the key's coefficients, shape (N,), each within ±`KEY_BOUND`."""
-    drawn = hashlib.shake_256(_KEY + seed).digest(_KEY_BYTES * poly_degree)
+    return _counted(_KEY + seed, poly_degree)
+
+
+def error_seed(key: Coefficients) -> bytes:
+    """Return a seed of the errors of one message, 32 bytes: fresh, and of its key besides.
+
+    So a copied machine with the same random bytes does not use errors under two keys.
+    """
+    return hashlib.sha256(_ERROR + os.urandom(SEED_BYTES) + key.astype(np.int8).tobytes()).digest()
+
+
+def error_polynomial(seed: bytes, index: int, poly_degree: int) -> Coefficients:
+    """Return the error e_j of a message's ciphertext, of coefficients as a key's."""
+    return _counted(_ERROR + index.to_bytes(8, "little") + seed, poly_degree)
+
+
+def _counted(seed: bytes, poly_degree: int) -> Coefficients:
+    drawn = hashlib.shake_256(seed).digest(_KEY_BYTES * poly_degree)
     padded = drawn + bytes(_WORD_BYTES - _KEY_BYTES)
     bits = np.ndarray(poly_degree, "<u8", padded, strides=(_KEY_BYTES,))  # words that overlap
     up, down = np.bitwise_count(bits & _MASK), np.bitwise_count(bits >> _HALF & _MASK)

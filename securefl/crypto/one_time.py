@@ -21,7 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.crypto.ciphertext_codec import packed, unpacked
-from securefl.crypto.derived import KEY_BOUND, Coefficients, Words, key_polynomial, key_seed
+from securefl.crypto.derived import (
+    KEY_BOUND,
+    Coefficients,
+    Words,
+    error_polynomial,
+    error_seed,
+    key_polynomial,
+    key_seed,
+)
 from securefl.crypto.params import (
     MATCHES,
     SUMS,
@@ -88,10 +96,15 @@ class OneTimeKey(Held):
 
         Each value of a sum is within ±`max_value`.
         """
-        of = ring(self._parameters)
-        key = of.key(self._coefficients)
-        words = [of.encrypted(key, of.common(about, j), row) for j, row in enumerate(rows)]
-        return packed(np.stack(words), of.primes)
+        of, key = ring(self._parameters), self._coefficients
+        seed, degree = error_seed(key), self._parameters.poly_degree
+        return b"".join(
+            packed(
+                of.encrypted(key, error_polynomial(seed, j, degree), of.common(about, j), row),
+                of.primes,
+            )
+            for j, row in enumerate(rows)
+        )
 
     def applied(self, polynomial: Words) -> int:
         """Return the constant coefficient of this key times a polynomial, modulo all primes."""

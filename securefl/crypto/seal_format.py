@@ -60,7 +60,7 @@ def parameters(poly_degree: int, primes: Sequence[int]) -> bytes:
 
 
 def secret_key(parms_id: Sequence[int], residues: Words) -> bytes:
-    """Write SEAL's secret key, IN CLEAR: shape (primes, N), in the transform's form."""
+    """Write what SEAL takes for a secret key: shape (primes, N), in the transform's form."""
     return _sealed(
         _PLAINTEXT.pack(_PARMS_ID.pack(*parms_id), residues.size, 1.0) + _array(residues)
     )

@@ -1,16 +1,20 @@
-"""Arithmetic of SEAL modulo primes, on numpy's words: encoding, transform, errors, products.
+"""Arithmetic of SEAL modulo primes, on numpy's words: encoding, transform, sums, products.
 
 None of it is our own. What looks like a detour is the way through what TenSEAL exposes: words are
-read and written as files, a polynomial is half a ciphertext, and decrypting (c_0, c_1) under the
-polynomial one, which is no secret, is c_0 + c_1.
+read and written as files, a polynomial is half a ciphertext, and decrypting (x, y) under the common
+polynomial a, which is no secret, is x + a y. So a message is what (e + m, -s) decrypts to, and a
+total's values what (C, S) does.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +23,6 @@ from numpy.typing import NDArray
 from tenseal import sealapi
 
 from securefl.crypto import seal_format
-from securefl.crypto.ciphertext_codec import words_of
 from securefl.crypto.derived import Coefficients, Words, common_polynomial
 
 if TYPE_CHECKING:
@@ -61,22 +64,23 @@ class SealRing:
         self._parms_id = tuple(self._seal.first_context_data().parms_id())
         self._encoder = sealapi.CKKSEncoder(self._seal)
         self._evaluator = sealapi.Evaluator(self._seal)
-        # In the transform's form, the polynomial one has the word one everywhere: a key that is no
-        # secret.
-        ones, of_keys = np.ones((len(primes), degree), np.uint64), self._seal.key_parms_id()
-        one = ts.context_from(
-            self._message
-            + seal_format.field(3, seal_format.field(1, seal_format.secret_key(of_keys, ones)))
-        )
-        self._one = one.secret_key().data  # of the same parameters
-        self._encryptor = sealapi.Encryptor(self._seal, self._one)
-        self._decryptor = sealapi.Decryptor(self._seal, self._one)
+        self._around = {of: self._around_words(transformed=of) for of in (False, True)}
         self.common = lru_cache(_COMMONS)(self._common)
-        """Cached function for the common polynomial a_j of a message; all its clients have it."""
+        """Cached function for what decrypts under the common polynomial a_j of a message; all its
+        clients have it."""
 
-    def _common(self, about: bytes, index: int) -> sealapi.Plaintext:
-        words = self.common_words(about, index)
-        return self._sum(self._ciphertext(words, np.zeros_like(words)))
+    def _common(self, about: bytes, index: int) -> sealapi.Decryptor:
+        return self.decryptor(self.common_words(about, index))
+
+    def decryptor(self, words: Words) -> sealapi.Decryptor:
+        """Return what makes x + y p of (x, y), for a public polynomial p."""
+        all_words = np.zeros((len(self.parameters.all_prime_bits), words.shape[1]), np.uint64)
+        all_words[: len(words)] = words  # what is modulo SEAL's own prime, nothing decrypts with
+        written = seal_format.secret_key(self._seal.key_parms_id(), all_words)
+        public = sealapi.SecretKey()
+        with _file(written) as (path, _):
+            public.load(self._seal, path)
+        return sealapi.Decryptor(self._seal, public)
 
     def common_words(self, about: bytes, index: int) -> Words:
         """Return the words of a common polynomial, transformed."""
@@ -84,33 +88,28 @@ class SealRing:
         of = [(n_primes * index + i, degree, prime) for i, prime in enumerate(self.primes)]
         return np.stack([common_polynomial(about, *one) for one in of])
 
+    def encrypted(
+        self, key: Coefficients, error: Coefficients, common: sealapi.Decryptor, reals: Reals
+    ) -> Words:
+        """Return -(a s) + e + m: (e + m, -s), decrypted under the public polynomial a."""
+        both = self._small(error, -key)
+        self._evaluator.add_plain_inplace(both, self._encoded(reals, self._scale))
+        return _words(self._decrypted(common, both), self.shape)
+
     def key(self, coefficients: Coefficients) -> sealapi.Ciphertext:
-        """Return a key of small signed coefficients as (0, s), transformed."""
-        words = (coefficients % self.column.astype(np.int64)).astype(np.uint64)
-        key = self._ciphertext(np.zeros_like(words), words, 1.0, transformed=False)
-        self._evaluator.transform_to_ntt_inplace(key)
-        return key
+        """Return a sum of keys as (0, S), transformed."""
+        return self._small(np.zeros_like(coefficients), coefficients)
 
-    def encrypted(self, key: sealapi.Ciphertext, common: sealapi.Plaintext, reals: Reals) -> Words:
-        """Return -(a s) + e + m with an error e that SEAL draws anew at every call.
-
-        SEAL encrypts under the polynomial one to (c', a'), where c' + a' = e + m.
-        """
-        fresh = sealapi.Ciphertext()
-        self._encryptor.encrypt_symmetric(self._encoded(reals, self._scale), fresh)
-        self._evaluator.sub_inplace(fresh, self._product(key, common))
-        return _words(self._sum(fresh), self.shape)
-
-    def decrypted(self, key: sealapi.Ciphertext, common: sealapi.Plaintext, total: Words) -> Reals:
-        """Return the values of a total, (C + a S), under the sum of its keys."""
-        whole = self._ciphertext(total, np.zeros_like(total))
-        self._evaluator.add_inplace(whole, self._product(key, common))
-        slots = np.asarray(self._encoder.decode_complex(self._sum(whole)))
+    def decrypted(self, key: sealapi.Ciphertext, common: sealapi.Decryptor, total: Words) -> Reals:
+        """Return the values of a total: (C, S), decrypted under the public polynomial a."""
+        both = self._ciphertext(np.stack([total, np.zeros_like(total)]))
+        self._evaluator.add_inplace(both, key)
+        slots = np.asarray(self._encoder.decode_complex(self._decrypted(common, both)))
         return np.concatenate([slots.real, slots.imag])
 
     def weighed(self, both: Words, baseline: Reals, weights: Reals, scale: float) -> Words:
         """Return coefficients of w (c - b) and w a, shape (2, primes, N), from words of c and a."""
-        product = self._ciphertext(*both)
+        product = self._ciphertext(both)
         self._evaluator.sub_plain_inplace(product, self._encoded(baseline, self._scale))
         half = len(baseline) // 2  # the real part of a product subtracts imaginary parts
         conjugate = np.concatenate([weights[:half], -weights[half:]])
@@ -129,34 +128,40 @@ class SealRing:
             number += int(residue) * others * pow(others, -1, prime)
         return number % self.modulus
 
-    def _product(self, key: sealapi.Ciphertext, common: sealapi.Plaintext) -> sealapi.Ciphertext:
-        """Return (0, a s)."""
-        product = sealapi.Ciphertext()
-        self._evaluator.multiply_plain(key, common, product)
-        return product
-
-    def _sum(self, both: sealapi.Ciphertext) -> sealapi.Plaintext:
-        """Return c_0 + c_1."""
+    def _decrypted(self, common: sealapi.Decryptor, both: sealapi.Ciphertext) -> sealapi.Plaintext:
         plain = sealapi.Plaintext()
-        self._decryptor.decrypt(both, plain)
+        common.decrypt(both, plain)
         return plain
 
     def _encoded(self, reals: Reals, scale: float) -> sealapi.Plaintext:
         plain, half = sealapi.Plaintext(), len(reals) // 2
-        self._encoder.encode((reals[:half] + 1j * reals[half:]).tolist(), scale, plain)
+        slots = np.stack([reals[:half], reals[half:]], axis=1).view(np.complex128).ravel()
+        self._encoder.encode(slots.tolist(), scale, plain)
         return plain
 
-    def _ciphertext(
-        self, first: Words, second: Words, scale: float = 0.0, *, transformed: bool = True
-    ) -> sealapi.Ciphertext:
-        residues, scale = np.stack([first, second]), scale or self._scale
-        written = seal_format.ciphertext(self._parms_id, residues, scale, transformed=transformed)
-        vector = (
-            seal_format.field(1, seal_format.varint(self.parameters.poly_degree // 2))
-            + seal_format.field(2, written)
-            + seal_format.double_field(3, scale)
-        )
+    def _small(self, *polynomials: Coefficients) -> sealapi.Ciphertext:
+        """Return two polynomials of small signed coefficients, transformed."""
+        words = np.stack(polynomials).astype(np.int64, copy=False)[:, None].view(np.uint64)
+        # A negative one is a huge word: with the prime added, it is the lesser of the two.
+        both = self._ciphertext(np.minimum(words, words + self.column), transformed=False)
+        self._evaluator.transform_to_ntt_inplace(both)
+        return both
+
+    def _ciphertext(self, both: Words, *, transformed: bool = True) -> sealapi.Ciphertext:
+        before, after = self._around[transformed]
+        vector = b"".join((before, np.ascontiguousarray(both, "<u8").data, after))
         return ts.ckks_vector_from(self._context, vector).ciphertext()[0]
+
+    def _around_words(self, *, transformed: bool) -> tuple[bytes, bytes]:
+        """Return what is before and after a ciphertext's words in TenSEAL's form of it."""
+        nothing = np.zeros((2, *self.shape), np.uint64)
+        written = seal_format.ciphertext(
+            self._parms_id, nothing, self._scale, transformed=transformed
+        )
+        vector = seal_format.field(
+            1, seal_format.varint(self.parameters.poly_degree // 2)
+        ) + seal_format.field(2, written)
+        return vector[: -nothing.nbytes], seal_format.double_field(3, self._scale)
 
 
 _HAS_MEMORY_FILES = hasattr(os, "memfd_create")
@@ -164,17 +169,27 @@ _HAS_MEMORY_FILES = hasattr(os, "memfd_create")
 
 def _words(polynomials: sealapi.Plaintext | sealapi.Ciphertext, shape: tuple[int, ...]) -> Words:
     """Return the words of a polynomial, or of a ciphertext's two."""
-    if not _HAS_MEMORY_FILES:  # word by word: 0.2 ms
-        return words_of(polynomials, prod(shape)).reshape(shape)
-    return np.frombuffer(_saved(polynomials)[-8 * prod(shape) :], "<u8").reshape(shape)
+    with _file() as (path, descriptor):
+        polynomials.save(path)
+        saved = os.read(descriptor, os.fstat(descriptor).st_size)
+    return np.frombuffer(seal_format.own_content(saved)[-8 * prod(shape) :], "<u8").reshape(shape)
 
 
-def _saved(polynomials: sealapi.Plaintext | sealapi.Ciphertext) -> bytes:
-    """Return what SEAL, which writes to paths alone, writes to a file that is on no disk."""
-    descriptor = os.memfd_create("securefl")
+@contextmanager
+def _file(content: bytes = b"") -> Iterator[tuple[str, int]]:
+    """Yield path and descriptor of a file, since SEAL reads paths alone: on no disk if may be.
+
+    No key, error or value is ever in it.
+    """
+    if _HAS_MEMORY_FILES:
+        descriptor = os.memfd_create("securefl")
+        path = f"/proc/self/fd/{descriptor}"
+    else:
+        descriptor, path = tempfile.mkstemp(prefix="securefl")
     try:
-        polynomials.save(f"/proc/self/fd/{descriptor}")
-        saved = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        os.write(descriptor, content)
+        yield path, descriptor
     finally:
         os.close(descriptor)
-    return seal_format.own_content(saved)
+        if not _HAS_MEMORY_FILES:
+            Path(path).unlink()

@@ -9,6 +9,7 @@ from securefl.crypto.params import BOOKKEEPING_SLOTS, COUNT_TOLERANCE, SumParame
 from securefl.errors import MessageRefused
 from securefl.exchange.digits import MOST_CLIENTS, SURE, Digits
 from securefl.exchange.sums import OpenedSum, Values
+from securefl.exchange.value_range import are_in_range
 
 EMPTY = 2.0**-30
 """Largest value in a slot that holds nothing: the rounding of encoders and decoder."""
@@ -76,7 +77,7 @@ class TotalDecoder:
         # the digits below.
         finest_bits = digits.finest_bits + self.slot_bits + floor(log2(weight))
         values = relatively_rounded(sums / weight, precision_bits, finest_bits)
-        if np.abs(values).max() > digits.max_value * (1 + COUNT_TOLERANCE):
+        if not are_in_range(values, digits.max_value * (1 + COUNT_TOLERANCE)):
             raise MessageRefused("the total is larger than any mean can be: a client sent rubbish")
         return OpenedSum(values, min(weight, 1.0), n_clients)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from securefl.errors import ValueRefused
 from securefl.exchange.sums import Values
+from securefl.exchange.value_range import FAR, are_in_range
 from securefl.types import MessageSpec, NamedTensors
 
 
@@ -102,7 +103,8 @@ def pack(
     """Pack all values into one vector, times their gains: each finite and within ±`max_value`.
 
     In the tensors' own precision, at least single, or in double where gains are given; of a `Row`
-    no copy is made without. `gains` has shape (n_values,).
+    no copy is made without. `gains` has shape (n_values,). They narrow a tensor's range to what it
+    may become by the state before, so with them a few values may be beyond (`are_in_range`).
 
     Raises:
         ValueRefused: naming the first tensor, index and value that is not.
@@ -121,7 +123,11 @@ def pack(
     # Written so that NaN, which compares false with everything, is refused.
     if not (-max_value <= float(values.min()) and float(values.max()) <= max_value):
         limits = np.broadcast_to(max_value / gains, values.shape)
-        raise _first_refused(message, tensors, limits)
+        if not isinstance(gains, np.ndarray):
+            raise _first_refused(message, tensors, limits)
+        if not are_in_range(values, max_value):
+            far = not np.abs(values).max() <= FAR * max_value
+            raise _first_refused(message, tensors, FAR * limits if far else limits)
     return values
 
 

@@ -76,15 +76,16 @@ class OneTimeSealer(UnderCards):
         self, values: NDArray[np.floating], weight: float, about: MessageId, sender: Sender
     ) -> Sealed:
         """Weigh, pack and encrypt; always whole ciphertexts, so the length says nothing."""
-        size = SUMS.values_per_ciphertext
-        slots = np.zeros((SUMS.n_ciphertexts(len(values)), size + BOOKKEEPING_SLOTS))
-        padded = np.zeros(len(slots) * size)
+        size, n = SUMS.values_per_ciphertext, SUMS.n_ciphertexts(len(values))
         weighted = np.multiply(values, weight, dtype=np.float64)
         digits = Digits.of(SUMS, len(values)).split(weighted)
-        padded[: len(digits)] = digits
-        slots[:, :size] = padded.reshape(-1, size)
+        slots = np.zeros((n, size + BOOKKEEPING_SLOTS))
+        whole, rest = divmod(len(digits), size)
+        slots[:whole, :size] = digits[: whole * size].reshape(whole, size)
+        slots[whole:, :rest] = digits[whole * size :]
         slots[:, size:] = weight, 1.0
-        nonce, digest = fresh_nonce(slots.tobytes()), about.digest()
+        nonce = fresh_nonce(digits.tobytes() + float(weight).hex().encode())
+        digest = about.digest()
         key = OneTimeKey.of(self.keys.secrets(sender), digest, sender.name, nonce)
         return Sealed(key.seal(slots, digest), nonce.hex())
 

@@ -44,8 +44,8 @@ class Attacker:
         return np.array([plain[i] for i in range(N)], object)
 
     def transformed(self, key):
-        plain = self.ring._sum(self.ring.key(key.coefficients))
-        return np.array([plain[i] for i in range(N)], object)
+        zero_and_key = self.ring.key(key.coefficients)
+        return np.array([zero_and_key[N + i] for i in range(N)], object)
 
     def coefficients(self, words):
         """Out of the transform, between -q/2 and q/2."""

@@ -148,11 +148,9 @@ def weights_shown(matched, drawn):
 
 def in_transforms_order(polynomial):
     of = ring(MATCHES)
-    both = of._ciphertext(np.zeros_like(polynomial), polynomial, transformed=False)
-    of._evaluator.transform_to_ntt_inplace(both)
-    plain = ts.sealapi.Plaintext()
-    ts.sealapi.Decryptor(of._seal, of._one).decrypt(both, plain)
-    return np.array([plain[i] for i in range(2 * N)], np.uint64).reshape(2, N)
+    twice = of._ciphertext(np.stack([polynomial, polynomial]), transformed=False)
+    of._evaluator.transform_to_ntt_inplace(twice)
+    return np.array([twice[i] for i in range(2 * N)], np.uint64).reshape(2, N)
 
 
 def test_without_the_clients_bytes_the_weights_are_hidden_and_with_them_they_are_not(parties):
@@ -294,11 +292,10 @@ def decrypted(matched, coefficients):
     """Coefficients of c + a s by a key: small where it is the client's, else uniform."""
     of, payload = ring(MATCHES), matched.sealed.payload
     words = unpacked(payload[FIRST:], (1, 2, N), PRIMES, "payload")[0]
-    whole = of._ciphertext(words, np.zeros_like(words))
-    if coefficients.any():  # SEAL multiplies by no zero
-        product = of._product(of.key(coefficients), of.common(payload[HEADER_BYTES:FIRST], 0))
-        of._evaluator.add_inplace(whole, product)
-    plain = of._sum(whole)
+    both = of._ciphertext(np.stack([words, np.zeros_like(words)]))
+    if coefficients.any():  # SEAL transforms no zero
+        of._evaluator.add_inplace(both, of.key(coefficients))
+    plain = of._decrypted(of.common(payload[HEADER_BYTES:FIRST], 0), both)
     return coefficients_of(np.array([plain[i] for i in range(2 * N)], np.uint64).reshape(2, N))
 
 

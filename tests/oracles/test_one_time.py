@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from itertools import combinations
 
 import numpy as np
@@ -13,7 +14,14 @@ from ring_by_hand import coefficients
 
 from securefl.crypto import seal_ring
 from securefl.crypto.ciphertext_codec import unpacked
-from securefl.crypto.derived import KEY_DEVIATION, common_polynomial, key_polynomial, key_seed
+from securefl.crypto.derived import (
+    KEY_DEVIATION,
+    common_polynomial,
+    error_polynomial,
+    error_seed,
+    key_polynomial,
+    key_seed,
+)
 from securefl.crypto.one_time import CipherSum, KeySum, OneTimeKey, ring
 from securefl.crypto.params import SUMS
 from securefl.errors import ConfigError, MessageRefused
@@ -112,6 +120,18 @@ def test_a_message_is_minus_a_s_plus_noise_plus_values():
     assert np.abs(error).max() < 25
 
 
+def test_errors_are_drawn_anew_for_each_message_and_under_each_key(monkeypatch):
+    """A copied machine, whose random bytes repeat, has other errors under another key."""
+    keys = [key_polynomial(bytes([i]) * 32, N) for i in (1, 2)]
+    assert error_seed(keys[0]) != error_seed(keys[0])
+    monkeypatch.setattr(os, "urandom", bytes)
+    seeds = [error_seed(key) for key in keys]
+    drawn = [error_polynomial(seed, index, N) for seed in seeds for index in (0, 1)]
+    assert len({of.tobytes() for of in drawn}) == 4
+    for of in drawn:
+        assert of.std() == pytest.approx(KEY_DEVIATION, rel=0.1)
+
+
 def sealed(n_clients, rows=1, seed=0):
     values = np.random.default_rng(seed).normal(size=(n_clients, rows, N))
     keys = [key_of(f"client {i}") for i in range(n_clients)]
@@ -140,7 +160,7 @@ def test_keys_may_be_added_in_parts():
 
 
 def test_without_files_in_memory_it_is_the_same(monkeypatch):
-    """Where the system has none, SEAL is read word by word."""
+    """Where the system has none, SEAL writes to files of the disk."""
     keys, total, _ = sealed(3)
     opened = KeySum.of(keys).open(total, ABOUT, 1)
     monkeypatch.setattr(seal_ring, "_HAS_MEMORY_FILES", False)

@@ -67,7 +67,7 @@ def test_a_message_without_a_key_is_found(parameters):
     of, n = ring(parameters), parameters.poly_degree
     one = np.zeros(n, np.int64)
     one[0] = 1
-    message = of.encrypted(of.key(one), of.common(bytes(32), 0), np.linspace(-1, 1, n))
+    message = of.encrypted(one, 3 * one, of.common(bytes(32), 0), np.linspace(-1, 1, n))
     words = (message + of.common_words(bytes(32), 0)) % of.column
     assert "coefficients are not uniform" in uneven([written(words, parameters)], parameters)
 

@@ -69,7 +69,7 @@ def test_the_slowdown_is_told_by_phase_and_the_library_is_itself_again(benchmark
 
 @pytest.mark.full
 def test_steps_of_a_sealed_round_are_counted_and_take_more_than_the_libraries_alone(benchmark):
-    """Each message is verified twice, by the server and by the authority."""
+    """Each message is checked twice, by the server and by the authority."""
     module = benchmark("fedtan_steps")
     for result in module.main(["--rounds", "2", "--repeats", "1"]):
         calls = {step.name: step.calls for step in result.steps}

@@ -92,12 +92,17 @@ def test_a_payload_is_cut_into_whole_ciphertexts(n_chunks, excess):
 
 @pytest.mark.parametrize("parameters", [SUMS, MATCHES], ids=["sums", "matches"])
 def test_words_are_read_at_once_as_one_by_one(parameters, monkeypatch):
-    """A ciphertext and a plaintext, through a file in memory and by SEAL's own accessors."""
+    """A ciphertext (x, y), and x + p y of it, through files in memory and on the disk."""
     of = ring(parameters)
-    words = np.random.default_rng(0).integers(0, of.column, (2, *of.shape), dtype=np.uint64)
-    ciphertext = of._ciphertext(*words)
-    total = (words[0] + words[1]) % of.column
+    drawn = np.random.default_rng(0).integers(0, of.column, (3, *of.shape), dtype=np.uint64)
+    words, by = drawn[:2], drawn[2]
+    ciphertext = of._ciphertext(words)
+    accessed = [ciphertext[i] for i in range(words.size)]
+    np.testing.assert_array_equal(accessed, words.ravel())
+    x, y, p = (one.astype(object) for one in drawn)
+    total = ((x + y * p) % of.column.astype(object)).astype(np.uint64)
     for has in {seal_ring._HAS_MEMORY_FILES, False}:
         monkeypatch.setattr(seal_ring, "_HAS_MEMORY_FILES", has)
         np.testing.assert_array_equal(seal_ring._words(ciphertext, words.shape), words)
-        np.testing.assert_array_equal(seal_ring._words(of._sum(ciphertext), of.shape), total)
+        plain = of._decrypted(of.decryptor(by), ciphertext)
+        np.testing.assert_array_equal(seal_ring._words(plain, of.shape), total)

@@ -16,6 +16,7 @@ from securefl.exchange.digits import MOST_CLIENTS, SURE, UNIT_BITS, Digits, is_e
 from securefl.exchange.layout import gains_of, pack
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.sums import MessageId, Sender
+from securefl.exchange.value_range import FEW, are_in_range
 from securefl.types import Kind, MessageSpec
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -46,10 +47,17 @@ def test_sealed_training_on_the_digits_ends_where_training_in_the_clear_does(ben
     assert (apart.sealed, apart.n_incidents) == (apart.clear, 0)
 
 
-def test_a_sealed_run_that_a_value_leaves_is_told_from_an_imprecise_one(benchmark):
-    """Inputs a thousandth as large, and steps so long that one client's bias passes ±32."""
+def test_one_clients_bias_beyond_the_usual_range_is_sealed_as_well(benchmark):
+    """Inputs a thousandth as large, and steps so long that it passes ±32: by few of all values."""
     measure = benchmark("sealed_digits")
     apart = measure.measured(measure.Case("FedTAN", "model", 1, 1e-3, rounds=1, lr=0.8))
+    assert (apart.error < 1e-6, apart.n_incidents) == (True, 0)
+
+
+def test_a_sealed_run_that_a_value_leaves_is_told_from_an_imprecise_one(benchmark):
+    """Steps so long that one client's bias passes ±512."""
+    measure = benchmark("sealed_digits")
+    apart = measure.measured(measure.Case("FedTAN", "model", 1, 1e-3, rounds=1, lr=14.0))
     assert apart.n_incidents > 0
     assert str(apart).endswith(f" ({apart.n_incidents} incidents)")
     assert apart.error > 1e-3
@@ -154,16 +162,48 @@ def large(**sizes):
 
 
 def test_a_tensor_may_jump_to_32_or_to_64_times_its_size():
-    """What no gain lets through is refused by name, with its tensor's own range."""
+    """And a few values 16 times beyond; what no gain lets through is refused by name."""
     spec, _ = large(small=1e-3, zero=0.0, wide=1024.0)
     gains, limit = gains_of(spec), Digits.of(SUMS, spec.n_values).max_value
     ranges = limit / gains[::1000]
     np.testing.assert_array_equal(ranges, [32.0, 65536.0, 65536.0])
     jumped = {n: torch.full((1000,), r) for n, r in zip(("s", "z", "w"), ranges, strict=True)}
     assert np.abs(pack("m", jumped, limit, gains)).max() == limit
-    jumped["s"][3] = 33
-    with pytest.raises(ValueRefused, match=r"m: s\[3\] = 33 must be within ±32"):
+    jumped["s"][:34] = 16 * 32
+    assert np.abs(pack("m", jumped, limit, gains)).max() == 16 * limit
+    jumped["s"][40:43] = 300  # more than 512 ranges beyond, in all
+    with pytest.raises(ValueRefused, match=r"m: s\[0\] = 512 must be within ±32"):
         pack("m", jumped, limit, gains)
+    jumped["s"][3] = 513
+    with pytest.raises(ValueRefused, match=r"m: s\[3\] = 513 must be within ±512"):
+        pack("m", jumped, limit, gains)
+
+
+@pytest.mark.parametrize("times", [2, 16])
+def test_the_worst_values_that_are_in_range_open(key_set, times):
+    """All as large as they may be, with the signs that add up in one coefficient."""
+    assert SUMS.poly_degree == 4 * FEW
+    n = SUMS.values_per_ciphertext
+    powers = np.array([pow(3, j, 2 * 2048) for j in range(1024)])
+    aligned = np.exp(1j * np.pi / 4 * powers)  # of the coefficient N/4
+    values = SUMS.max_value * np.sign(np.concatenate([aligned.real, aligned.imag]))[:n]
+    values[: FEW // (times - 1)] *= times
+    assert are_in_range(values, SUMS.max_value)
+    assert not are_in_range(values * (1 + 1e-9), SUMS.max_value)
+    opener, total = sealed_total(key_set, values, [0.5, 0.25, 0.25])
+    opened = opener.open(*total, 40)
+    np.testing.assert_allclose(opened.values, values, rtol=0, atol=1e-8)
+
+
+def test_a_total_beyond_what_clients_may_send_is_refused():
+    """As their mean is no larger."""
+    slots = np.zeros((1, 2048))
+    slots[:, -2:] = 1.0, 3.0
+    slots[0, :34] = 16 * SUMS.max_value
+    assert TotalDecoder(SUMS, 3).decode(slots, 2046, 24).n_clients == 3
+    slots[0, 34] = 4 * SUMS.max_value
+    with pytest.raises(MessageRefused, match="larger than any mean"):
+        TotalDecoder(SUMS, 3).decode(slots, 2046, 24)
 
 
 def test_a_large_message_is_as_precise_as_its_tensors_are_small(key_set):

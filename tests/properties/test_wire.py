@@ -239,6 +239,27 @@ def test_no_header_above_the_limit_gets_through():
                 received(message)
 
 
+def test_a_field_that_is_there_twice_is_refused():
+    """Signed well: readers may take one or the other."""
+    text = header_for(EXPECTED, "client-1", Sealed(b"")).model_dump_json()
+    twice = text.replace('"round":3', '"round":4,"round":3').encode()
+    message = MAGIC + len(twice).to_bytes(2, "little") + twice + signature_over(twice, IDENTITY)
+    with pytest.raises(MessageRefused, match="a field is there twice"):
+        received(message)
+
+
+def test_what_was_verified_once_counts_for_its_own_key_and_bytes_alone():
+    """A signature is verified once a process; another key, header or signature is another one."""
+    signed, _ = received(message_of())
+    others = Roster({"client-1": OTHER.public_key()})
+    turned = replace(signed, signature=signed.signature[:-1] + bytes([signed.signature[-1] ^ 1]))
+    longer = replace(signed, signed=signed.signed + b" ")
+    for header, roster in ((signed, others), (turned, ROSTER), (longer, ROSTER)):
+        for _ in range(2):
+            with pytest.raises(SignatureRefused):
+                roster.check(header, EXPECTED)
+
+
 def test_a_cut_signature_is_no_signature():
     """Without a payload behind it too, a signature must be whole before it is looked at."""
     message = message_of(b"")

@@ -145,7 +145,7 @@ RULES: tuple[Rule[Encrypted], ...] = (
             "The error of encryption that should hide clients' keys is not there: values come out "
             "more exactly than it allows."
         ),
-        do="Use another build of TenSEAL: the random error that hides keys is not there.",
+        do="Install another build: the random error that hides keys is not there.",
     ),
     Rule(
         Verdict.OPEN,
