@@ -1,6 +1,6 @@
 """The tables on data collected apart, in short, by the recipes' own settings.
 
-docs/results/natural.md has them whole, with five seeds. Of what is not on a registry (Fashion-MNIST's
+docs/results/natural.md has them whole, with five seeds. For what no registry has (Fashion-MNIST's
 files, OpenCV's picture) scikit-learn's digits stand in the same form.
 """
 
