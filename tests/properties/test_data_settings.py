@@ -155,7 +155,9 @@ def test_fashion_mnist_has_checksums_of_its_own(tmp_path, monkeypatch):
     name = "train-images-idx3-ubyte"
     digest = hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
     monkeypatch.setattr(mnist, "FASHION_MNIST_SHA256", {name: digest})
-    with pytest.raises(DataError, match=r'is of fashion-mnist; set data\.dataset = "fashion-mnist"'):
+    with pytest.raises(
+        DataError, match=r'is of fashion-mnist; set data\.dataset = "fashion-mnist"'
+    ):
         task_of(dataset="mnist", root=tmp_path)
 
 

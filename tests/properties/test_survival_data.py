@@ -192,7 +192,10 @@ def test_stays_are_read_from_the_packages_archive_by_hospital(azpro_file):
         (b"none", "cannot be unpacked"),
         (gzip.compress(b"no archive" * 100), "cannot be unpacked"),
         (archive(other="1"), "has no resources/rdata/csv/COUNT/azpro.csv"),
-        (archive(**{azpro.MEMBER: stays().replace(",1,", ",0,", 1)}), "its content is not this data set's"),
+        (
+            archive(**{azpro.MEMBER: stays().replace(",1,", ",0,", 1)}),
+            "its content is not this data set's",
+        ),
     ],
 )
 def test_another_archive_is_refused(azpro_file, content, why):
