@@ -91,6 +91,11 @@ class RoundMetrics:
     """Time of the round's end, UTC."""
 
     @property
+    def values(self) -> dict[str, float]:
+        """Score of each client, where each is scored by itself; NaN for one that has none."""
+        return {name: of.score for name, of in self.clients.items()}
+
+    @property
     def compared(self) -> float:
         """Value by which rounds are compared: over all clients' samples where there is one."""
         pooled = self.pooled
