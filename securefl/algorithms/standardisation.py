@@ -1,6 +1,6 @@
 """Mean and deviation of each column over all sites' samples, by two sums over clients.
 
-Axes: N columns of numbers. Both sums open the first round, before any client's first step, in which
+Axes: N columns of numbers. Both sums come in the first round, before any client's first step, and
 all clients take part: counts and sums, then squares about the mean over all, so that nothing
 cancels. What is missing is in neither. Nobody learns more of a client than is in the totals, which
 are sealed where statistics are.
@@ -60,9 +60,9 @@ def measured(state: State) -> State:
 def input_messages(model: nn.Module) -> tuple[MessageSpec, ...]:
     """Return the sums by which the model's columns are measured."""
     found = find_standardised(model)
-    n = len(found[1].numbers) if found else 0
-    if not n:
+    if found is None:
         return ()
+    n = len(found[1].numbers)
     return (
         MessageSpec(SUM, Kind.STATISTICS, 2 * n, Weighing.EQUAL),
         MessageSpec(VARIANCE, Kind.STATISTICS, n, Weighing.EQUAL),

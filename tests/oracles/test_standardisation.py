@@ -155,6 +155,13 @@ def test_a_missing_number_is_the_mean_and_words_stay(sites):
     assert torch.equal(layer(x)[:, 4:], x[:, 4:])
 
 
+def test_of_words_alone_nothing_is_measured(sites):
+    """No column of numbers is there."""
+    words = ('samples.columns=["smokes"]', 'samples.missing=["smokes"]')
+    _, result = ran(sites, *words)
+    assert not [e for e in result.ledger.entries if e.name == SUM]
+
+
 @pytest.mark.parametrize("level", ["client:sigma=1", "record:sigma=1,records=20"])
 def test_under_differential_privacy_no_exact_sums_are_sent(level):
     """Their ε would be infinite."""
