@@ -27,7 +27,7 @@ def page(folder: Path, base: str | None = None) -> str:
     found = {
         (cell["row"], cell["column"]): cell
         for cell in json.loads((folder / "results.json").read_text())["cells"]
-        if cell["measure"]["quantity"].endswith("accuracy")
+        if cell["measure"]["quantity"].endswith(("accuracy", "score"))
     }
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*found, strict=True))
     base = base or rows[0]

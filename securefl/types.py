@@ -112,6 +112,8 @@ class Plan:
     """Sums in the middle of a client's round."""
     update: tuple[MessageSpec, ...] = ()
     """Contributions at its end: one for each kind of tensor, named update/KIND."""
+    of_all: bool = False
+    """True where all clients take part that could be selected."""
 
     def __post_init__(self) -> None:
         """Raise DataError where a sum is named as those that the server reads and none else."""

@@ -1,4 +1,4 @@
-"""`securefl compare`: several runs in one table and one plot, with devices in two."""
+"""`securefl compare`: several runs in one table, and in one plot, with devices in two."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     table = Table(box=None, pad_edge=False)
     table.add_column("Run", overflow="fold")
     score = heading(*by) if len(by) == 1 else "Score"
-    table.add_column(f"{score},\nbest (round)", justify="right")
+    of = [metrics[-1].pooled for metrics, _ in runs.values() if metrics]
+    best = "best over all\n(round)" if any(of) else "best (round)"
+    table.add_column(f"{score},\n{best}", justify="right")
     table.add_column(f"Rounds\nto {TARGET:.0%}", justify="right")
     table.add_column("Upload per\nclient, MB", justify="right")
     table.add_column("Time\n(s)", justify="right")
@@ -67,7 +69,7 @@ def _last_score(metrics: Sequence[RoundMetrics], named: bool) -> str:
 def _best_score(best: RoundMetrics | None) -> str:
     from securefl.metrics.by_name import shown
 
-    return f"{shown(best.metric, best.score)} ({best.round})" if best else "-"
+    return f"{shown(best.metric, best.compared)} ({best.round})" if best else "-"
 
 
 def _last(sums: Sequence[float] | None) -> str:
@@ -93,28 +95,26 @@ def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…", type=click.Path(path_type=Path))
 @click.option(
-    "--plot",
-    default="compare.png",
-    show_default=True,
+    "--out",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Where the picture goes; that of the cost beside it, with -cost in its name.",
+    help="Draw score and loss, too, into this PNG; the cost beside it, with -cost in its name.",
 )
 @click.option(
     "--html",
     metavar="FILE.html",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also one page with curves, results, and the settings in which the runs differ.",
+    help="One page, too, with curves, results, and the settings in which the runs differ.",
 )
-def compare(runs: tuple[Path, ...], plot: Path, html: Path | None) -> None:
-    """Print runs side by side, and draw their score and loss.
+def compare(runs: tuple[Path, ...], out: Path | None, html: Path | None) -> None:
+    """Print runs side by side, with --out draw their score and loss, with --html write a page.
 
     Where all runs simulate devices, a second picture has the score against simulated hours and Wh.
 
     \b
     Example:
-      securefl compare runs/fedavg runs/fedtan --plot both.png
-      securefl compare runs/fedavg runs/fedtan --html both.html
+      securefl compare runs/fedavg runs/fedtan
+      securefl compare runs/fedavg runs/fedtan --out both.png --html both.html
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.federation.ledger import Ledger
     from securefl.report.plots import cost_figure, png, score_plot
@@ -133,12 +133,13 @@ def compare(runs: tuple[Path, ...], plot: Path, html: Path | None) -> None:
         }
     )
     metrics = {name: record.metrics for name, record in zip(names, records.values(), strict=True)}
-    write_atomically(plot, score_plot(metrics))
-    click.echo(f"Plot: {plot}")
-    if cost := cost_figure(metrics):
-        beside = plot.with_name(f"{plot.stem}-cost{plot.suffix}")
-        write_atomically(beside, png(cost))
-        click.echo(f"Cost: {beside}")
+    if out:
+        write_atomically(out, score_plot(metrics))
+        click.echo(f"Plot: {out}")
+        if cost := cost_figure(metrics):
+            beside = out.with_name(f"{out.stem}-cost{out.suffix}")
+            write_atomically(beside, png(cost))
+            click.echo(f"Cost: {beside}")
     if html:
         from securefl.report.run_page import comparison_page
 

@@ -394,12 +394,15 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
 
 def _report(folder: Path, result: Result) -> None:
     from securefl.federation.ledger import Ledger
+    from securefl.metrics.by_name import worst_said
     from securefl.runs.folder_reader import read_run
     from securefl_cli.passed_rounds import passed_rounds
 
     record = read_run(folder)
     ledger = Ledger(list(record.ledger))
     print_runs({record.config.name: (record.metrics, ledger)})
+    if words := worst_said(record.metrics[-1].metric, record.metrics[-1].values):
+        click.echo(f"Of the clients: {words}.")
     passed = passed_rounds(record)
     if passed:
         click.echo(f"Note: {passed}.", err=True)

@@ -32,7 +32,14 @@ from securefl.algorithms.servers.average import Average
 from securefl.algorithms.servers.server_optimiser import Averaged, ServerSteps
 from securefl.algorithms.solvers.sgd import SGD
 from securefl.algorithms.solvers.solver import End, LocalSolver, Start
+from securefl.algorithms.standardisation import (
+    input_messages,
+    is_measured,
+    measure,
+    standard_tensors,
+)
 from securefl.exchange.sums import Exchange
+from securefl.norms.standardised_input import find_standardised
 from securefl.types import Contribution, Kind, Memory, NamedTensors, Plan, State, Total
 
 if TYPE_CHECKING:
@@ -75,11 +82,15 @@ class Federated:
         return state
 
     def plan(self, state: State, model: nn.Module) -> Plan:
-        """Return the policy's sums, then one contribution of each kind."""
+        """Return the policy's sums, then one contribution of each kind.
+
+        Before the first, columns are measured, by all clients.
+        """
         norm = self.normalisation(state, model)
         travelling = _travelling(state, norm, model)
-        update = update_messages(travelling)
-        return Plan(norm.sums(model), with_gains(update, travelling, self.sealed))
+        update = with_gains(update_messages(travelling), travelling, self.sealed)
+        columns = () if _input_stays(state, norm, model) else input_messages(model)
+        return Plan((*columns, *norm.sums(model)), update, of_all=bool(columns))
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
         """Take K local steps."""
@@ -87,6 +98,7 @@ class Federated:
         norm = self.normalisation(state, model)
         travelling = _travelling(state, norm, model)
         lay_over(model, work.memory.own)
+        _standardise(norm, work, exchange)
         if norm.measurement:
             norm.measurement.measure(work, exchange)
         model.train()
@@ -155,12 +167,28 @@ class Federated:
 def _travelling(state: State, norm: RoundNorm, model: nn.Module) -> dict[Kind, NamedTensors]:
     """Return the state's tensors that clients contribute to in this round."""
     stays = norm.stays(model)
+    if _input_stays(state, norm, model):
+        stays = stays | standard_tensors(model)
     found = {
         # As it is where all travel: some engines make a tensor only where it is asked for.
         kind: {n: named[n] for n in named if n not in stays} if stays & named.keys() else named
         for kind, named in state.tensors.items()
     }
     return {kind: named for kind, named in found.items() if named}
+
+
+def _standardise(norm: RoundNorm, work: Work, exchange: Exchange) -> None:
+    """Measure the model's columns where nobody has; of a client that keeps all, its own samples."""
+    found = find_standardised(work.model)
+    if found and not bool(found[1].input_deviation_C.any()):
+        alone = standard_tensors(work.model) <= norm.local
+        measure(found[1], work.data, None if alone else exchange)
+
+
+def _input_stays(state: State, norm: RoundNorm, model: nn.Module) -> bool:
+    """Return whether columns' mean and deviation stay as they are: measured, or a client's own."""
+    names = standard_tensors(model)
+    return names <= norm.local or is_measured(state, names)
 
 
 def _start(state: State, work: Work, travelling: Mapping[Kind, NamedTensors]) -> Start:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from securefl.algorithms.algorithm import Algorithm, Work
 from securefl.algorithms.normalisation.policy import REFERENCE, START
 from securefl.algorithms.servers.fednova import STEPS
+from securefl.algorithms.standardisation import is_standard
 from securefl.errors import DataError
 from securefl.exchange.sums import Exchange
 from securefl.types import Contribution, Kind, NamedTensors, Plan, State, Total
@@ -68,11 +69,13 @@ class Participating:
         weight = share if self.everyone is None else total.weight / self.everyone
         total = replace(total, weight=weight)
         known = state.tensors.get(kind, {})
-        # FedNova's count of steps and FedTAN's references are of those present; so is what the
-        # state does not hold, as an algorithm of the user's own may send it.
+        # FedNova's count of steps, FedTAN's references and the columns' moments are of those
+        # present; so is what the state does not hold, as an algorithm of one's own may send it.
         of_present = (STEPS, REFERENCE)
         mean = {
-            n: v for n, v in total.values.items() if n in known and not n.startswith(of_present)
+            n: v
+            for n, v in total.values.items()
+            if n in known and not (n.startswith(of_present) or is_standard(n))
         }
         control = {n: v for n, v in mean.items() if kind is Kind.CONTROL or START + n in known}
         # The share may be more where clients are drawn twice.

@@ -10,7 +10,6 @@ from securefl.build.job import Job, job_of
 from securefl.build.own_model import is_own, own_model, require_allowed
 from securefl.build.own_public import public_samples, require_server_file
 from securefl.crypto.params import SUMS
-from securefl.data.scales import INPUT_EPS
 from securefl.data.site_file import load_site, read_site
 from securefl.data.split import Split
 from securefl.errors import ConfigError
@@ -18,16 +17,12 @@ from securefl.exchange.digits import Digits
 from securefl.federation.ledger import SERVER
 from securefl.models.build import build_model
 from securefl.norms.find import BatchNorm
+from securefl.norms.standardised_input import StandardisedInput, find_standardised
 from securefl.settings.samples import SamplesTable
 from securefl.settings.samples_clashes import public_reader, sites_read_public
 from securefl.settings.tables import Config
 from securefl.task import LOSSES, Task
 
-_INPUT_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}
-"""BN of the first axis of a sample, by its number of axes."""
-_INPUT_MOMENTUM = 0.5
-"""Half of the running mean and variance that a run begins with, 0 and 1, is left after each step.
-With PyTorch's 0.9^n, columns of years are off by many deviations after 50 steps."""
 N_ELSEWHERE = 2
 """Samples that stand for those of another site: as many as a BN layer needs."""
 
@@ -127,12 +122,11 @@ def model_of(config: Config, form: SamplesTable) -> nn.Module:
         ConfigError: the model is one of images, and samples are none; or as `own_model`.
     """
     shape, table = form.sample_shape, config.model
-    first: list[nn.Module] = []
+    standardised = form.standardise and (form.shape or form.numbers)
+    first: list[nn.Module] = [_standardised(form)] if standardised else []
     if table.name == "mlp" and len(shape) > 1:
         first.append(nn.Flatten())
         shape = (torch.Size(shape).numel(),)
-    if form.standardise:
-        first.append(_INPUT_NORMS[len(shape)](shape[0], INPUT_EPS, _INPUT_MOMENTUM, False))
     if is_own(table.name):
         own = own_model(table.name, shape, form.n_outputs, config.run.seed)
         return nn.Sequential(*first, own).to(getattr(torch, table.dtype))
@@ -154,14 +148,26 @@ def model_of(config: Config, form: SamplesTable) -> nn.Module:
     return nn.Sequential(*first, *built).to(getattr(torch, table.dtype))
 
 
+def _standardised(form: SamplesTable) -> StandardisedInput:
+    n_channels, numbers = form.sample_shape[0], form.numbers
+    if form.shape:
+        return StandardisedInput(n_channels, range(n_channels), {}, form.most)
+    last = range(n_channels - len(form.missing), n_channels)
+    indicators = dict(zip(form.missing, last, strict=True))
+    may_miss = {at: indicators[name] for name, at in numbers.items() if name in indicators}
+    return StandardisedInput(n_channels, [*numbers.values()], may_miss, form.most)
+
+
 def _largest_statistic(model: nn.Module) -> float:
     """Return the largest mean or variance that a site can send, sealed or not.
 
-    A message has means and variances, and fused FedTAN's references, of all layers or of some: of
-    more values the range is narrower.
+    A message has means and variances, and fused FedTAN's references, of all layers or of some, and
+    of columns: of more values the range is narrower.
     """
     layers = (layer for layer in model.modules() if isinstance(layer, BatchNorm))
     n_channels = sum(layer.num_features for layer in layers)
+    if found := find_standardised(model):
+        n_channels += len(found[1].input_mean_C)
     return Digits.of(SUMS, max(1, 3 * n_channels)).max_value
 
 

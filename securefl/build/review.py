@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from securefl.algorithms.standardisation import SUM, measured
 from securefl.build.exchange import is_blind
 from securefl.build.selection import numbers_of
 from securefl.federation.message import CARD
@@ -85,13 +86,14 @@ def review(job: Job) -> Review:
 def _messages(job: Job, rounds: int) -> Iterator[tuple[str, int, bool, bool, bool]]:
     """Yield each message of each round, as `Outgoing` has it."""
     by_size = job.config.algorithm.weights != Weights.UNIFORM
-    model, first = job.task.model, job.algorithm.init(job.task.model)
+    model, state = job.task.model, job.algorithm.init(job.task.model)
     if job.config.needs_cards:
         yield CARD, 1, True, False, False  # once a session
     for done in range(rounds):
-        plan = job.algorithm.plan(replace(first, round=done), model)
+        plan = job.algorithm.plan(replace(state, round=done), model)
+        state = measured(state)  # once the first round has counted
         for spec in (*plan.sums, *plan.update, *job.score_sums):
-            sized = by_size and spec.weighing is Weighing.OWN
+            sized = (by_size and spec.weighing is Weighing.OWN) or spec.name == SUM
             blind = is_blind(job.config, spec.kind, spec.name)
             yield spec.name, spec.n_values, spec.kind in job.sealed, sized, blind
         for name in numbers_of(job):

@@ -4,7 +4,6 @@
 """
 
 import gzip
-import hashlib
 import tarfile
 import zlib
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import torch
 
 from securefl.data.catalogue import DATA_SETS
-from securefl.data.files import Domains, n_bytes_of
+from securefl.data.files import Domains, check_numbers, n_bytes_of
 from securefl.data.packages import locate_packaged
 from securefl.data.tables import parse_csv
 from securefl.errors import DataError
@@ -46,12 +45,7 @@ def read_azpro(data: DataTable, _seed: int) -> Domains:
     """
     path = locate_packaged(data.traits.packaged)
     x, days = parse_csv(_table(path), path, _FORM)
-    digest = hashlib.sha256(torch.cat([x, days], dim=1).numpy().astype("<f8").tobytes()).hexdigest()
-    if digest != SHA256:
-        raise DataError(
-            f"{path}: {len(x)} patients in {MEMBER}, whose readings differ from the {_N_PATIENTS} "
-            "of the data set, or their order does; install the package anew"
-        )
+    check_numbers(path, torch.cat([x, days], dim=1), SHA256)
     code, y = x[:, 0], days.log()
     own = {name: (code - of).abs() < 0.01 for name, of in CODES.items()}
     return {name: (x[held, 1:], y[held]) for name, held in own.items()}

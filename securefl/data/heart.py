@@ -5,7 +5,6 @@ readings, split and scale are those of FLamby's Fed-Heart-Disease (Ogier du Terr
 """
 
 import csv
-import hashlib
 import io
 import math
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-from securefl.data.files import Domains, locate, read
+from securefl.data.files import Domains, check_numbers, locate, read
 from securefl.data.packages import locate_packaged
 from securefl.data.split import Split
 from securefl.errors import DataError
@@ -134,12 +133,7 @@ def _domains(found: Mapping[str, tuple[Path, Patients]]) -> Mapping[str, Split]:
                 f"{path}: {n} complete patients of {name}, the data set has {expected}; get it "
                 "again"
             )
-        digest = hashlib.sha256(complete.astype("<f8").tobytes()).hexdigest()
-        if digest != SHA256.get(name, digest):
-            raise DataError(
-                f"{path}: readings of {name} differ from the data set's, or their order does; get "
-                "it again"
-            )
+        check_numbers(path, torch.from_numpy(complete), SHA256.get(name, ""))
         domains[name] = _split(complete)
     return domains
 

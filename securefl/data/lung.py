@@ -3,7 +3,6 @@
 228 patients of 18 institutions; seven readings each, the days under observation, and death.
 """
 
-import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -13,11 +12,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from securefl.data.catalogue import DATA_SETS
-from securefl.data.files import Domains, read
+from securefl.data.files import Domains, check_numbers, read
 from securefl.data.packages import locate_packaged
 from securefl.data.split import Split
 from securefl.data.tables import parse_csv
-from securefl.errors import DataError
 from securefl.settings.data import DataTable
 from securefl.settings.samples import SamplesTable
 
@@ -71,12 +69,7 @@ def read_lung(data: DataTable, seed: int) -> Domains:
     """
     path = locate_packaged(data.traits.packaged)
     x, y = parse_csv(read(path, _MAX_BYTES), path, _FORM)
-    digest = hashlib.sha256(torch.cat([x, y], dim=1).numpy().astype("<f8").tobytes()).hexdigest()
-    if digest != SHA256:
-        raise DataError(
-            f"{path}: {len(x)} patients, whose readings differ from the {_N_PATIENTS} of the data "
-            "set, or their order does; install the package anew"
-        )
+    check_numbers(path, torch.cat([x, y], dim=1), SHA256)
     institution, readings = x[:, 0], _scaled(x[:, 1 : 1 + len(SCALES)], x[:, -len(MISSING) :])
     domains = {}
     for name, number in INSTITUTIONS.items():

@@ -18,7 +18,14 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import UInt8
 
-from securefl.data.files import as_labels, as_pixels, check_archive, locate, n_bytes_of
+from securefl.data.files import (
+    as_labels,
+    as_pixels,
+    check_archive,
+    check_content,
+    locate,
+    n_bytes_of,
+)
 from securefl.data.split import Split
 from securefl.errors import ConfigError, DataError
 from securefl.settings.data import DataTable
@@ -52,18 +59,21 @@ def read_idx(
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}); get the file again") from error
     if sha256 is not None:
-        _check_content(header, values, sha256, path)
+        _check_content(path, header + values, sha256)
     return np.frombuffer(values, dtype=np.uint8).reshape(shape)
 
 
-def _check_content(header: bytes, values: bytes, sha256: str, path: Path) -> None:
-    digest = hashlib.sha256(header)
-    digest.update(values)
-    if digest.hexdigest() != sha256:
-        raise DataError(
-            f"{path}: SHA-256 of its unpacked content is {digest.hexdigest()}, the official file "
-            f"has {sha256}; get the file again"
-        )
+def _check_content(path: Path, content: bytes, sha256: str) -> None:
+    """Compare as `check_content`; files of the other data set of these names are called by it."""
+    try:
+        check_content(path, content, sha256)
+    except DataError as error:
+        found = hashlib.sha256(content).hexdigest()
+        known = {"mnist": MNIST_SHA256, "fashion-mnist": FASHION_MNIST_SHA256}
+        for name, digests in known.items():
+            if found in digests.values():
+                raise DataError(f'{path}: is of {name}; set data.dataset = "{name}"') from error
+        raise
 
 
 def _header(

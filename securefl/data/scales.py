@@ -1,7 +1,7 @@
 """Scales of a site's columns: whether these can be standardised, and by which unit they could be.
 
-Mean and variance of a column travel, in a range, and its variance stands beside the layer's eps. So
-a column has a size that nobody's data need tell: a public unit.
+Sums of a column and of its squares travel, in a range, and one that hardly varies is taken for
+constant. So a column has a size that nobody's data need tell: a public unit.
 """
 
 import json
@@ -17,12 +17,8 @@ from securefl.data.catalogue import Targets
 from securefl.errors import DataError
 from securefl.settings.samples import SamplesTable
 
-INPUT_EPS = 1e-5
-"""ε of the BN layer in front of the model. A smaller one would serve smaller deviations, and a word
-that no site trains on would be read as 1/√eps: at 1e-8 one such patient of 60 costs a loss of 100
-in the place of 3."""
 LEAST_DEVIATION = 0.01
-"""Least standard deviation of a column in its unit: eps is a tenth of such a variance."""
+"""Least standard deviation of a column in its unit at one site."""
 MOST_TARGET = 100.0
 """Largest root mean square of a target in its unit: SGD diverges at 30 with a rate of 0.1, and at
 300 with 0.01."""

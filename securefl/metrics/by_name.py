@@ -84,6 +84,17 @@ def worst_of(metric: str, values: Mapping[str, float]) -> str:
     return worst
 
 
+def worst_said(metric: str, values: Mapping[str, float]) -> str:
+    """Return words on the client of the worst value, and on those of none; empty of nobody."""
+    known = {name: value for name, value in values.items() if not math.isnan(value)}
+    without = [name for name in values if name not in known]
+    words = [f"no {title(metric)} at {', '.join(without)}"] if without else []
+    if known:
+        name = worst_of(metric, known)
+        words.insert(0, f"worst {name} with {shown(metric, known[name])}")
+    return ", ".join(words)
+
+
 def accuracy_of(metric: str, value: float) -> float:
     """Return the value of a metric that is an accuracy, 0..1; raises ConfigError for others."""
     if metric not in SHARES:

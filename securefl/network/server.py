@@ -43,7 +43,7 @@ from securefl.federation.query import Query
 from securefl.federation.questions import number_bytes
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
-from securefl.metrics.by_name import shown, shown_over_all, title, worst_of
+from securefl.metrics.by_name import shown, shown_over_all, title, worst_said
 from securefl.network import bodies
 from securefl.network.authority_line import (
     STOPPED,
@@ -598,17 +598,9 @@ def _over_all(metrics: RoundMetrics) -> str:
 
 
 def _worst(metrics: RoundMetrics) -> str:
-    """Return words on the client of the worst score; empty where only their mean is read.
-
-    Clients that have no score are named beside it.
-    """
-    known = {n: of.score for n, of in metrics.clients.items() if not math.isnan(of.score)}
-    without = [name for name in metrics.clients if name not in known]
-    words = f", no {title(metrics.metric)} at {', '.join(without)}" if without else ""
-    if not known:
-        return words
-    name = worst_of(metrics.metric, known)
-    return f", worst {name} with {shown(metrics.metric, known[name])}{words}"
+    """Return words on the client of the worst score; empty where only their mean is read."""
+    words = worst_said(metrics.metric, metrics.values)
+    return f", {words}" if words else ""
 
 
 def server_job(config: Config, model: str | None = None, data: Path | None = None) -> Job:

@@ -95,6 +95,11 @@ class RoundMetrics:
     """Seconds by phase; what is left to `seconds` is writing."""
 
     @property
+    def values(self) -> dict[str, float]:
+        """Score of each client, where each is scored by itself; NaN for one that has none."""
+        return {name: of.score for name, of in self.clients.items()}
+
+    @property
     def compared(self) -> float:
         """Value by which rounds are compared: over all clients' samples where there is one."""
         pooled = self.pooled

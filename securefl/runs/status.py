@@ -63,7 +63,7 @@ class RunStatus:
     """Round of the best score, whose model the folder has; None where none has a score. Where there
     is a score over all clients' samples, it goes by that."""
     best_score: float | None
-    """Score of that round."""
+    """Score of that round that it was chosen by."""
     clients: tuple[str, ...]
     """Clients that were in the last round to its end."""
     missing: Mapping[str, str]
@@ -120,7 +120,7 @@ def status_of(path: Path) -> RunStatus:
         metric=last.metric if last else ACCURACY,
         score=last.score if last else None,
         best_round=best.round if best else None,
-        best_score=best.score if best else None,
+        best_score=best.compared if best else None,
         clients=tuple(name for name in senders if name not in told),
         missing=missing,
         uncounted={name: why for name, why in told.items() if name not in away},

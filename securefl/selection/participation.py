@@ -224,7 +224,8 @@ class Participation:
             **known,
         )
         rng = round_generator(self.seed, state.round, SELECTION)
-        drawn = self.choice.selector.select(standing, self.choice.n_selected, rng)
+        select, n = self.choice.selector.select, self.choice.n_selected
+        drawn = candidates if plan.of_all else select(standing, n, rng)
         scores = self.choice.scores(standing)
         return dict(Counter(drawn)), scores
 

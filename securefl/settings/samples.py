@@ -62,8 +62,9 @@ class SamplesTable(Table):
     read them take the same. A party whose own file names them tells the digest where it is left
     out here."""
     standardise: Annotated[bool, Field(strict=True)] = True
-    """The model begins with a BN layer that learns nothing: its statistics are the federation's
-    mean and variance of what the model reads, and travel as those of any BN layer."""
+    """Each column of numbers is standardised by its mean and deviation over all sites' training
+    samples, which are found by two sums before the first local step, sealed where statistics are.
+    Words and what says that a value is missing stay 0 and 1; of arrays each channel is a column."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "SamplesTable":

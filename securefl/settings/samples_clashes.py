@@ -37,6 +37,13 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
             "and sites have one target a sample; take another model"
         )
     form, fnr = config.samples, config.fnr
+    if form and form.standardise and config.privacy.private:
+        yield (
+            f'samples.standardise = true with privacy.level = "{config.privacy.level}": means and '
+            "deviations of columns are exact sums over records, of which ε would not count "
+            "anything; set samples.standardise = false, and give columns of the size of one "
+            "(samples.units)"
+        )
     if form and form.public and not public_reader(config):
         yield (
             f'samples.public = "{form.public:.8}…": nothing in this run reads public samples, as '

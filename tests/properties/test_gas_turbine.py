@@ -191,7 +191,7 @@ def test_a_run_is_scored_by_r_squared(folder, tmp_path):
     assert shown.exit_code == 0, shown.output
     assert f"{expected:.3f}" in shown.output
     compared = CliRunner().invoke(
-        main, ["compare", str(run_folder), "--plot", str(tmp_path / "plot.png")]
+        main, ["compare", str(run_folder), "--out", str(tmp_path / "plot.png")]
     )
     for output in (shown.output, compared.output):
         assert "R²" in output

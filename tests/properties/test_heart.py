@@ -353,7 +353,7 @@ def test_other_readings_and_another_order_are_refused(uci, made, monkeypatch):
     load_heart(uci)
     path = uci / "processed.cleveland.data"
     path.write_text("".join(sorted(path.read_text().splitlines(keepends=True))))
-    with pytest.raises(DataError, match="readings of cleveland differ from the data set's, or"):
+    with pytest.raises(DataError, match="its content is not this data set's, or its order"):
         load_heart(uci)
 
 

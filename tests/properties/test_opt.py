@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import securefl
+from securefl.data import opt
 from securefl.data.opt import CLINICS, FORM, OUTCOME, load_opt
 from securefl.errors import DataError
 from securefl.settings.load import load_config
@@ -35,7 +36,8 @@ def women():
 
 
 @pytest.fixture
-def folder(tmp_path, women):
+def folder(tmp_path, women, monkeypatch):
+    monkeypatch.setattr(opt, "SHA256", "")
     with (tmp_path / "opt.csv").open("w", newline="") as file:
         rows = csv.DictWriter(file, ["rownames", *women[0]])
         rows.writeheader()
@@ -55,6 +57,13 @@ def by_hand(row):
         if column in FORM.missing:
             absent.append(float(empty))
     return [*numbers, *words, *absent]
+
+
+def test_other_women_of_the_right_number_are_refused(folder, monkeypatch):
+    """By what is read of them, to millionths."""
+    monkeypatch.setattr(opt, "SHA256", "ab" * 32)
+    with pytest.raises(DataError, match=r"opt\.csv: its content is not this data set's"):
+        load_opt(folder)
 
 
 def test_women_are_read_by_clinic_but_for_those_lost(folder, women):

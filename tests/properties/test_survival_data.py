@@ -123,7 +123,7 @@ def test_other_patients_and_a_missing_package_are_refused(lung_file, monkeypatch
     """By their content; a column that lacks is named."""
     text = lung_file.read_text()
     for old, new, why in (
-        (",90.0,", ",80.0,", "whose readings differ from the 228"),
+        (",90.0,", ",80.0,", "its content is not this data set"),
         ("pat.karno", "karno", "has no column pat.karno"),
     ):
         lung_file.write_text(text.replace(old, new))
@@ -193,7 +193,10 @@ def test_stays_are_read_from_the_packages_archive_by_hospital(azpro_file):
         (b"none", "cannot be unpacked"),
         (gzip.compress(b"no archive" * 100), "cannot be unpacked"),
         (archive(other="1"), "has no resources/rdata/csv/COUNT/azpro.csv"),
-        (archive(**{azpro.MEMBER: stays().replace(",1,", ",0,", 1)}), "whose readings differ"),
+        (
+            archive(**{azpro.MEMBER: stays().replace(",1,", ",0,", 1)}),
+            "its content is not this data set's",
+        ),
     ],
 )
 def test_another_archive_is_refused(azpro_file, content, why):

@@ -18,12 +18,19 @@ from securefl.algorithms.federated import Federated
 from securefl.algorithms.participation import Participating
 from securefl.algorithms.public_training import ServerTuned
 from securefl.algorithms.servers.fednova import Normalised
+from securefl.algorithms.standardisation import (
+    is_measured,
+    measure,
+    measured,
+    standard_tensors,
+)
 from securefl.data.resident import Resident, resident
 from securefl.data.samples import Samples, TensorSamples
 from securefl.errors import DataError
 from securefl.federation.clients_round import ClientsRound
 from securefl.federation.training import round_generator
 from securefl.norms.padded import Present, padded_batch_norm
+from securefl.norms.standardised_input import find_standardised
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
 from securefl.simulation.stacked.batches import block_batches, block_loss
@@ -55,7 +62,8 @@ class Stacked:
     def train(self, ongoing: ClientsRound) -> None:
         """Train the round: see `Trainer.train`."""
         norm = self._algorithm.normalisation(ongoing.state, self._clients.model)
-        if norm.following or norm.measurement:  # which look at one client's channels
+        if norm.following or norm.measurement or self._to_measure(ongoing):
+            # These look at one client's channels.
             self._alone.train(ongoing)
             return
         names = list(ongoing.times)
@@ -70,6 +78,12 @@ class Stacked:
         for block in found:
             for name, contribution in self._trained(block, ongoing):
                 ongoing.finish(name, contribution)
+
+    def _to_measure(self, ongoing: ClientsRound) -> bool:
+        """Return whether clients measure columns in this round, together or each its own."""
+        names = standard_tensors(self._clients.model)
+        kept = (names <= memory.own.keys() for memory in ongoing.memories.values())
+        return not is_measured(ongoing.state, names) and not all(kept)
 
     def _trained(
         self, names: Sequence[str], ongoing: ClientsRound
@@ -139,7 +153,7 @@ def reason_against(clients: Clients) -> str:
 
 
 def _found_in_rounds(clients: Clients, algorithm: Federated) -> str:
-    state = algorithm.init(clients.model)
+    state = measured(algorithm.init(clients.model))
     following = algorithm.normalisation(state, clients.model).following
     if following and following.holds:
         return "the normalisation mixes into a client's batches what that client keeps"
@@ -154,10 +168,11 @@ def _grouping(clients: Clients, algorithm: Federated) -> Grouping:
     grouping = Grouping(clients.data, clients.training, algorithm)
     if min(map(len, clients.data.values())) >= clients.training.batch_size:
         return grouping
-    waits = bool(algorithm.plan(algorithm.init(clients.model), clients.model).sums)
+    after_first = measured(algorithm.init(clients.model))
+    waits = bool(algorithm.plan(after_first, clients.model).sums)
     try:
         for sizes in grouping.padded(in_one=waits):
-            require_padded(clients.model, _a_few(clients)[0], sizes)
+            require_padded(_to_try(clients), _a_few(clients)[0], sizes)
     except DataError as error:
         return replace(grouping, reason_against_padding=str(error))
     return grouping
@@ -168,10 +183,18 @@ def _a_few(clients: Clients) -> tuple[Tensor, Tensor]:
     return first.take(torch.arange(min(4, len(first))))
 
 
+def _to_try(clients: Clients) -> nn.Module:
+    """Return the model, which reads columns as after the first round: raw ones may be too large."""
+    model = copy.deepcopy(clients.model)
+    if found := find_standardised(model):
+        measure(found[1], TensorSamples(*_a_few(clients)), None)
+    return model
+
+
 def _found_by_trying(clients: Clients) -> str:
     x, y = _a_few(clients)
     try:
-        require_separate(clients.model, x)
+        require_separate(_to_try(clients), x)
     except DataError as error:
         return str(error)
     return _reason_against_pass(copy.deepcopy((clients.model, clients.training.loss)), x, y)

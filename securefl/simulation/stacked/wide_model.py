@@ -16,6 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from securefl.errors import DataError
 from securefl.models.layers import Joined, Shortcut
+from securefl.norms.standardised_input import StandardisedInput
 from securefl.norms.weight_standardization import Convolution, Standardisation, StandardisedLinear
 
 
@@ -73,7 +74,7 @@ def _widen(name: str, layer: nn.Module, n_clients: int) -> None:
     elif isinstance(layer, nn.GroupNorm):
         layer.num_groups *= n_clients
         layer.num_channels *= n_clients
-    else:
+    elif not isinstance(layer, StandardisedInput):
         kind = type(layer).__name__
         raise DataError(f"layer {name!r} is a {kind}, which is not known side by side")
     own_values = (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
