@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import shutil
 import signal
@@ -31,6 +32,7 @@ from securefl.federation.message import Roster, encode_message, header_for
 from securefl.federation.opening import Opening
 from securefl.federation.server import Server
 from securefl.report import finish
+from securefl.simulation.processes import worker_process
 from securefl.types import Kind, MessageSpec
 from securefl_keys.consortium import init_folder
 
@@ -65,6 +67,19 @@ def _no_power_cut():
     """Files are on the disk when the system likes; a test of what must be there has its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _handle: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quickly_hired():
+    """Workers are forked from a process that has read their modules: a start takes seconds.
+
+    Tests of scripts and commands start them as users do.
+    """
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload([worker_process.work.__module__])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_process, "_SPAWN", forking)
         yield
 
 
