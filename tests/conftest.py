@@ -47,7 +47,11 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Look for no garbage among what all tests share, neither while it is read nor later."""
+    """Look for no garbage among what all tests share, neither while it is read nor later.
+
+    Nor check tensors' shapes, while grids ask what goes together.
+    """
+    jaxtyping.config.update("jaxtyping_disable", True)
     gc.disable()
     try:
         return (yield)
