@@ -87,7 +87,8 @@ def _quickly_hired():
     Tests of scripts and commands start them as users do.
     """
     forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload([worker_process.work.__module__])
+    # The first optimiser of torch's loads its compiler.
+    forking.set_forkserver_preload([worker_process.work.__module__, "torch._dynamo"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_process, "_SPAWN", forking)
         yield

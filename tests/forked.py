@@ -22,9 +22,9 @@ READ = (
     *("securefl_cli.main", "securefl_cli.serve", "securefl_cli.site", "securefl_cli.keys"),
     *("securefl.build.run", "securefl.network.server", "securefl.network.client"),
     *("securefl.network.authority", "securefl.network.party", "securefl_keys.live_keys"),
-    *("sklearn.datasets", "sklearn.model_selection", "prometheus_client", "torch"),
+    *("sklearn.datasets", "sklearn.model_selection", "prometheus_client", "torch._dynamo"),
 )
-"""Modules of all roles of a federation."""
+"""Modules of all roles of a federation; the first optimiser of torch's loads its compiler."""
 
 
 class Forked:
