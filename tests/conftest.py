@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import shutil
 import signal
@@ -31,6 +32,7 @@ from securefl.federation.message import Roster, encode_message, header_for
 from securefl.federation.opening import Opening
 from securefl.federation.server import Server
 from securefl.report import finish
+from securefl.simulation.processes import worker_process
 from securefl.types import Kind, MessageSpec
 from securefl_keys.consortium import init_folder
 
@@ -45,13 +47,23 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Look for no garbage among what all tests share, neither while it is read nor later."""
+    """Look for no garbage among what all tests share, neither while it is read nor later.
+
+    Nor check tensors' shapes, while grids ask what goes together.
+    """
+    jaxtyping.config.update("jaxtyping_disable", True)
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of slow tests: a minute's file that comes last leaves cores idle."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures of any scope
@@ -65,6 +77,20 @@ def _no_power_cut():
     """Files are on the disk when the system likes; a test of what must be there has its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _handle: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quickly_hired():
+    """Workers are forked from a process that has read their modules: a start takes seconds.
+
+    Tests of scripts and commands start them as users do.
+    """
+    forking = multiprocessing.get_context("forkserver")
+    # The first optimiser of torch's loads its compiler.
+    forking.set_forkserver_preload([worker_process.work.__module__, "torch._dynamo"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_process, "_SPAWN", forking)
         yield
 
 

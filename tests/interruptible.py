@@ -10,6 +10,5 @@ SCRIPT = (
     "from securefl_cli.main import main; main()"
 )
 BEATS = "import securefl.network.stream as f; f.BEAT_S, f.SILENT_S = 0.3, 5.0; "
-SECUREFL = [sys.executable, "-c", SCRIPT]
-FAST_BEATS = [sys.executable, "-c", BEATS + SCRIPT]
 """Where silence is a matter of seconds."""
+SECUREFL = [sys.executable, "-c", SCRIPT]

@@ -7,9 +7,11 @@ products has all pairs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop, heappush
 from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,23 +34,32 @@ def covering(*axes: Mapping[str, Settings]) -> list[Names]:
 
     A product that is refused shows no more than that: it counts for the pairs that clash in it.
     """
-    shown = {names: refused(axes, names) or set(_pairs(names)) for names in product(*axes)}
-    missing, found = set().union(*shown.values()), []
-    while missing:
-        best = max(shown, key=lambda names: len(shown[names] & missing))
-        missing -= shown[best]
-        found.append(best)
-    return found
+    return _few({n: refused(axes, n) or set(_pairs(n)) for n in product(*axes)})
 
 
 def each(axes: Axes, products: Iterable[Names]) -> list[Names]:
     """Return few of these products, with every name and none refused: for what is beside them."""
-    left = [names for names in products if not refused(axes, names)]
-    missing, found = {place for names in left for place in enumerate(names)}, []
-    while missing:
-        best = max(left, key=lambda names: len(missing.intersection(enumerate(names))))
-        missing -= set(enumerate(best))
-        found.append(best)
+    return _few({n: set(enumerate(n)) for n in products}, lambda n: not refused(axes, n))
+
+
+def _few(
+    shown: Mapping[Names, set[tuple[int, Any]]], fits: Callable[[Names], bool] = lambda _: True
+) -> list[Names]:
+    """Return few that fit and show whatever those do: the next has most that is new.
+
+    Of several it is the first. One that is not asked about shows nothing new: asking takes long.
+    """
+    missing, found = set().union(*shown.values()), []
+    left = [(-len(shown[names]), place, names) for place, names in enumerate(shown)]
+    heapify(left)
+    while missing and left:
+        _, place, names = heappop(left)
+        new = shown[names] & missing
+        if left and (-len(new), place) > left[0][:2]:  # that one had more, and may have still
+            heappush(left, (-len(new), place, names))
+        elif new and fits(names):
+            missing -= new
+            found.append(names)
     return found
 
 

@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -19,7 +20,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from interruptible import FAST_BEATS, SECUREFL
+from forked import Forked
+from interruptible import BEATS, SCRIPT
 from key_folders import cheap
 
 import securefl
@@ -105,6 +107,8 @@ class Site:
     """Time since a party's certificate was issued, by its name."""
     fast_beats: bool = False
     """True where its processes take a peer for lost after seconds of silence."""
+    anew: bool = False
+    """True where each process is the interpreter's own, as a user's are, and not forked."""
     processes: list[Process] = field(default_factory=list)
     _bundles: dict = field(default_factory=dict)
     """Bundles by their contents: three clients load one in the time of one."""
@@ -202,7 +206,8 @@ class Site:
         name, n = log, len(self.processes)
         if (self.folder / f"{log}.log").exists():  # a second one
             name = f"{log}-{n}"
-        process = Process(self.folder / f"{name}.log", *args, env=env, fast=self.fast_beats)
+        how = {"fast": self.fast_beats, "anew": self.anew}
+        process = Process(self.folder / f"{name}.log", *args, env=env, **how)
         self.processes.append(process)
         return process
 
@@ -289,13 +294,15 @@ def federations(folder):
 class Process:
     """One `securefl` command, whose stderr goes to a file."""
 
-    def __init__(self, log, *args, env=None, fast=False):
+    def __init__(self, log, *args, env=None, fast=False, anew=False):
         self.log = log
-        command = [*(FAST_BEATS if fast else SECUREFL), *map(str, args)]
+        code, env = BEATS * fast + SCRIPT, {**os.environ, **ONE_THREAD, **(env or {})}
         with log.open("wb") as file:
-            self.process = subprocess.Popen(
-                command, stdout=file, stderr=file, env={**os.environ, **ONE_THREAD, **(env or {})}
-            )
+            if anew:
+                command = [sys.executable, "-c", code, *map(str, args)]
+                self.process = subprocess.Popen(command, stdout=file, stderr=file, env=env)
+            else:
+                self.process = Forked(code, args, log, env)
 
     @property
     def pid(self):

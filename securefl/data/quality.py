@@ -10,12 +10,12 @@ from enum import StrEnum
 from functools import cache
 
 import numpy as np
+
+# scipy has no type information of its own.
+import scipy  # type: ignore[import-untyped, unused-ignore]
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-
-# scipy has no type information of its own.
-from scipy import ndimage  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
 from securefl.data.corruptions.images import Images, check_images
@@ -133,7 +133,7 @@ def spoilt_images(
             spoilt = _photographs(images.shape, rng)
         case Quality.BLURRED:
             sigma = BLUR * min(images.shape[2:])
-            spoilt = ndimage.gaussian_filter(images, (0, 0, sigma, sigma), mode="nearest")
+            spoilt = scipy.ndimage.gaussian_filter(images, (0, 0, sigma, sigma), mode="nearest")
         case Quality.SALT_AND_PEPPER:
             hit, white = (rng.random((len(images), 1, *images.shape[2:])) for _ in range(2))
             spoilt = np.where(hit < DENSITY, np.round(white), images)

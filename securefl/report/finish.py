@@ -4,14 +4,6 @@ from collections.abc import Callable
 
 from securefl.metrics.by_name import SHARES
 from securefl.privacy.history import History
-from securefl.report.plots import (
-    cost_figure,
-    png,
-    score_plot,
-    scores_figure,
-    selections_figure,
-    traffic_plot,
-)
 from securefl.report.protection import protection_page
 from securefl.runs.folder_reader import ACCURACY, SCORE, TRAFFIC, RunRecord, read_run
 from securefl.runs.folder_writer import RunFolder
@@ -26,6 +18,16 @@ def pictures(record: RunRecord) -> dict[str, bytes]:
 
     Traffic, which every run has, comes last, so that whoever finds it finds all.
     """
+    # Matplotlib takes a second to import, which no start of a run waits for.
+    from securefl.report.plots import (
+        cost_figure,
+        png,
+        score_plot,
+        scores_figure,
+        selections_figure,
+        traffic_plot,
+    )
+
     name, selects = record.config.name, record.config.selection.selects
     figures = {
         SELECTIONS: selections_figure(record) if selects and record.participants else None,

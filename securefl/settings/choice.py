@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
@@ -68,6 +69,19 @@ def named(kind: type[Choice]) -> str:
     return str(field.default or "") if field else ""
 
 
+@cache  # each load of settings asks for all of them
+def _own(homes: tuple[str, ...], base: type[Kind]) -> dict[str, type[Kind]]:
+    return {
+        named(kind): kind
+        for home in homes
+        for kind in vars(import_module(home)).values()
+        if isinstance(kind, type)
+        and issubclass(kind, base)
+        and kind.__module__ == home
+        and named(kind)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Axis(Generic[Kind]):
     """The choices of one table of settings: those of SecureFL, and others that are installed."""
@@ -89,15 +103,7 @@ class Axis(Generic[Kind]):
 
     def own(self) -> dict[str, type[Kind]]:
         """Return SecureFL's own choices by name."""
-        return {
-            named(kind): kind
-            for home in self.homes
-            for kind in vars(import_module(home)).values()
-            if isinstance(kind, type)
-            and issubclass(kind, self.base)
-            and kind.__module__ == home
-            and named(kind)
-        }
+        return dict(_own(self.homes, self.base))
 
     def installed(self) -> dict[str, EntryPoint]:
         """Return the choices that other installed packages register, by name; loads none."""

@@ -72,7 +72,9 @@ def test_only_flat_square_samples_become_images(shape):
         split.as_images()
 
 
-def test_scikit_learn_is_loaded_only_for_its_own_data():
-    """Who brings other data does not wait for scikit-learn."""
-    code = "import securefl.data, sys; sys.exit('sklearn' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_what_is_slow_to_load_is_loaded_where_it_is_used():
+    """Who brings other data does not wait for scikit-learn, nor a server's start for pictures."""
+    code = "import securefl.network.server, sys; print({'%s'} & {*sys.modules})"
+    code %= "', '".join(("sklearn", "scipy.ndimage", "matplotlib"))
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"

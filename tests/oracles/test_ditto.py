@@ -126,10 +126,10 @@ def test_without_a_pull_each_client_trains_its_own_model_alone():
 @pytest.mark.parametrize("pull", [0.1, 2.0])
 def test_on_quadratics_own_models_end_at_the_minimiser_of_their_regularised_loss(steps, pull):
     """v_k is least in f_k + λ/2 ‖v - w*‖², w* where FedAvg ends: at one step, the minimiser."""
-    job, lr = quadratic.task(), 0.2
+    job, lr = quadratic.task(), 0.3
     settings = ["algorithm.name=fedavg", "solver.name=ditto", f"solver.pull={pull}"]
     settings += ["train.batch_size=32", "train.lr_drops=[]", "exchange.encrypt=none"]
-    settings += [f"run.rounds={1200 // steps}", f"algorithm.local_steps={steps}", f"train.lr={lr}"]
+    settings += [f"run.rounds={400 // steps}", f"algorithm.local_steps={steps}", f"train.lr={lr}"]
     result = securefl.run(securefl.load_config(None, settings), job)
     clients = list(quadratic.quadratics(job))
     w = quadratic.fedavg_fixed_point(clients, steps, lr)

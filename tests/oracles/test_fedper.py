@@ -144,7 +144,7 @@ def test_on_a_separable_quadratic_both_parts_end_where_they_should(steps):
     task = securefl.Task(Halves(job.model), job.clients, job.test, separable, metric="accuracy")
     settings = ["train.batch_size=32", "train.lr_drops=[]", "exchange.encrypt=none"]
     settings += ["algorithm.name=fedper", 'algorithm.layers=["own"]', f"train.lr={lr}"]
-    settings += [f"run.rounds={900 // steps}", f"algorithm.local_steps={steps}"]
+    settings += [f"run.rounds={600 // steps}", f"algorithm.local_steps={steps}"]
     result = securefl.run(securefl.load_config(None, settings), task)
     clients = list(quadratic.quadratics(job))
     shared = result.model.shared.weight.detach().T

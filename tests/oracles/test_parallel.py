@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
 import torch
 from by_hand import task
 from hired import SIZES, Agency, Spoiling, require_alike, require_same_bits, spoilt_loss, trained
-from pairs import grid
+from pairs import each, marked
 from side_by_side import vector
 
 import securefl
@@ -48,17 +48,26 @@ def combination(number, choice_):
     return [s for i, part in enumerate(USUAL) for s in (choice_ if i == number else part)]
 
 
+AXES = POLICIES, SOLVERS, SERVERS, MOMENTA
+FEW = each(AXES, product(*AXES))
 ONE_AXIS = {
-    f"{name}": combination(number, axis[name])
-    for number, axis in enumerate((POLICIES, SOLVERS, SERVERS, MOMENTA))
-    for name in axis
+    name: combination(number, axis[name]) for number, axis in enumerate(AXES) for name in axis
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ONE_AXIS)
-def test_workers_make_the_same_bits(lent, name):
+def test_workers_make_the_same_bits_of_the_usual_but_for_one(lent, name):
     """Each normalisation, solver, server optimiser and way with momentum."""
     require_same_bits(ONE_AXIS[name], agency=lent)
+
+
+@pytest.mark.parametrize(("policy", "solver", "server", "momentum"), marked(FEW, FEW))
+def test_workers_make_the_same_bits(lent, policy, solver, server, momentum):
+    """Each normalisation, solver, server optimiser and way with momentum, in few products."""
+    names = policy, solver, server, momentum
+    settings = [s for axis, name in zip(AXES, names, strict=True) for s in axis[name]]
+    require_same_bits(settings, agency=lent)
 
 
 def test_convolutions_make_the_same_bits(lent):
@@ -97,7 +106,8 @@ STEPPED = {name: SERVERS[name] for name in ("average", "fednova")}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("policy", "solver", "server", "momentum"), grid(POLICIES, SOLVERS, STEPPED, MOMENTA)
+    ("policy", "solver", "server", "momentum"),
+    marked(product(POLICIES, SOLVERS, STEPPED, MOMENTA), few=()),
 )
 def test_workers_make_the_same_bits_in_all_combinations(lent, policy, solver, server, momentum):
     """All normalisations, solvers and momenta; of the server optimisers, clients know FedNova.

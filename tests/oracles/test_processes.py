@@ -66,7 +66,7 @@ def names(folder):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_encrypted_the_model_is_the_same_and_the_server_holds_no_secret(site):
     """A stopped server is searched for every secret of the others; who has one is found to."""
-    here = site(encrypt="model", rounds=3)
+    here = site(encrypt="model", rounds=3, anew=True)
     authority = here.authority()
     server = here.server("--set", f'run.name="{MARKER}"')
     clients = here.clients()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import cycle, product
+from itertools import product
 from statistics import fmean
 
 import pytest
 import torch
 from over_loopback import NAMES, SHORT, Consortium, Job, incidents_of, made_up_task, model_of
-from pairs import each, grid
+from pairs import each, marked, refused
 from process_axes import BESIDE, CENTRAL, ENCRYPT, LOCAL, NORMALISATIONS, RECORDS, SELECTIONS
 
 import securefl
@@ -34,7 +34,6 @@ FIRST = dict(
     )
 )
 """The normalisation that each of them goes with where not all products are run."""
-SEALED_AS = dict(zip(NORMALISATIONS, cycle(ENCRYPT)))
 PROFILED = ("exchange.encrypt=profiles", *SELECTIONS["fedprof"])
 ROUNDING = 1e-6
 """Of a weight after two rounds. Sealed totals are right to about 2⁻³² of their largest value, so
@@ -97,7 +96,14 @@ def told(record, asked=None):
     ]
 
 
-@pytest.mark.parametrize(("policy", "solver", "server"), grid(NORMALISATIONS, LOCAL, CENTRAL))
+ALGORITHMS = NORMALISATIONS, LOCAL, CENTRAL
+
+
+# `test_grid` has every pair of them.
+@pytest.mark.parametrize(
+    ("policy", "solver", "server"),
+    marked(product(*ALGORITHMS), each(ALGORITHMS, product(*ALGORITHMS))),
+)
 def test_every_algorithm_ends_where_a_simulation_does(policy, solver, server, job):
     """Model to the bit, metrics and messages; or both refuse, for the same reason."""
     parts = NORMALISATIONS[policy], LOCAL[solver], CENTRAL[server]
@@ -133,9 +139,16 @@ def test_clients_test_their_models_on_data_of_their_own(policy, job):
     assert len({of.loss for of in last.clients.values()}) == len(NAMES)
 
 
+SEALED_AS = {name: (f"exchange.encrypt={name}",) for name in ENCRYPT}
+
+
+# Whatever runs is sealed once below.
 @pytest.mark.parametrize(
     ("policy", "encrypt"),
-    chosen(NORMALISATIONS, ENCRYPT, ordinary=lambda policy, encrypt: encrypt == SEALED_AS[policy]),
+    chosen(
+        *(NORMALISATIONS, SEALED_AS),
+        ordinary=lambda *names: refused((NORMALISATIONS, SEALED_AS), names),
+    ),
 )
 def test_sealed_every_normalisation_ends_where_a_simulation_does(policy, encrypt, job, key_set):
     """But for rounding; messages and what the authority has opened are the same."""
@@ -146,12 +159,7 @@ def test_sealed_every_normalisation_ends_where_a_simulation_does(policy, encrypt
         nearly_the_same_run(job(settings), key_set)
 
 
-SEALED_AXES = (
-    NORMALISATIONS,
-    LOCAL,
-    CENTRAL,
-    {name: (f"exchange.encrypt={name}",) for name in ENCRYPT},
-)
+SEALED_AXES = *ALGORITHMS, SEALED_AS
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from by_hand import task
+from pairs import each, marked
 from side_by_side import ALONE, require_same, trained, vector
 from torch import nn
 
@@ -30,6 +32,8 @@ SIZES = (9, 14, 6, 11, 8, 3, 5, 20)
 SHORT = "train.batch_size=16"
 """Blocks: 9, 14, 11 and 8; 6, 5 (and 4); 3; 20, whose batch is whole."""
 
+STEPPED = {**SOLVERS, "fednova": SERVERS["fednova"]}
+
 
 @pytest.fixture
 def blocks(monkeypatch):
@@ -44,11 +48,19 @@ def blocks(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("policy", [name for name in POLICIES if name not in ALONE])
-@pytest.mark.parametrize("solver", [*(name for name in SOLVERS if name not in ALONE), "fednova"])
+TOGETHER = (
+    {name: policy for name, policy in POLICIES.items() if name not in ALONE},
+    {name: beside for name, beside in STEPPED.items() if name not in ALONE},
+)
+
+
+# `test_engines` has every pair of them, in batches of one size.
+@pytest.mark.parametrize(
+    ("policy", "solver"), marked(product(*TOGETHER), each(TOGETHER, product(*TOGETHER)))
+)
 def test_padded_batches_change_nothing(policy, solver, blocks):
     """All normalisations and solvers: moments, losses and gradients are of a client's own."""
-    beside = SERVERS["fednova"] if solver == "fednova" else SOLVERS[solver]
+    beside = STEPPED[solver]
     if reason(POLICIES[policy], beside):
         pytest.skip("refused together")
     settings = [*POLICIES[policy], *beside, SHORT, "run.rounds=2"]  # in the second they remember

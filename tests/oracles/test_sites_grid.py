@@ -110,7 +110,9 @@ POLICIES = NORMALISATIONS | {
 """Of sites that keep their sizes to themselves control variates take equal weights alone. Tables
 are as they are, and FBN's first rounds normalise by the statistics that the model began with."""
 ALGORITHMS = POLICIES, LOCAL, CENTRAL
-FEW = each(ALGORITHMS, product(*ALGORITHMS))
+USUAL = {"fedavg": POLICIES["fedavg"]}
+FEW = each((USUAL, LOCAL, CENTRAL), product(USUAL, LOCAL, CENTRAL))
+"""Solvers and servers; `FEW_AROUND` has every normalisation."""
 AROUND = BESIDE, POLICIES
 FEW_AROUND = each(AROUND, product(*AROUND))
 SEALED = *ALGORITHMS, {name: (f"exchange.encrypt={name}",) for name in ENCRYPT}

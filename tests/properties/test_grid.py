@@ -193,8 +193,12 @@ def test_every_normalisation_goes_with_every_momentum(policy, momentum):
         assert torch.isfinite(vector(run(settings, "none").model)).all()
 
 
+@pytest.mark.full
 def test_pairs_say_everything():
-    """A product of three, refined or not, is refused where two are, and nowhere else."""
+    """A product of three, refined or not, is refused where two are, and nowhere else.
+
+    Those that have every pair run above, or are refused, as their pairs say.
+    """
     axes = POLICIES.values(), SOLVERS.values(), SERVERS.values(), (FNR["none"], FNR["matched"])
     pair_reason = cache(reason)
     for parts in product(*axes):

@@ -8,10 +8,10 @@ not: a disc drawn in whole pixels is a single pixel at three of its five radii.
 import math
 
 import numpy as np
-from jaxtyping import Float
 
 # scipy has no type information of its own.
-from scipy import ndimage  # type: ignore[import-untyped, unused-ignore]
+import scipy  # type: ignore[import-untyped, unused-ignore]
+from jaxtyping import Float
 
 from securefl.data.corruptions.images import Images, pixels
 
@@ -26,14 +26,14 @@ _SUBPIXELS = 9
 def gaussian_blur(images: Images, severity: int, _rng: np.random.Generator) -> Images:
     """Smear every pixel to a bell."""
     sigma = pixels(images, _GAUSSIAN_SIGMA[severity - 1])
-    blurred: Images = ndimage.gaussian_filter(images, (0, 0, sigma, sigma), mode="nearest")
+    blurred: Images = scipy.ndimage.gaussian_filter(images, (0, 0, sigma, sigma), mode="nearest")
     return blurred
 
 
 def defocus_blur(images: Images, severity: int, _rng: np.random.Generator) -> Images:
     """Smear every pixel to a disc, as by an open lens."""
     kernel = _disc(pixels(images, _DISC_RADIUS[severity - 1]))
-    blurred: Images = ndimage.convolve(images, kernel[None, None], mode="nearest")
+    blurred: Images = scipy.ndimage.convolve(images, kernel[None, None], mode="nearest")
     return blurred
 
 
@@ -56,7 +56,7 @@ def dragged(images: Images, sigma: float, angles: Float[np.ndarray, " n"]) -> Im
     """Blur each image to one side along its own angle (radians, 90° is downwards)."""
     out = np.empty_like(images)
     for image, angle, blurred in zip(images, angles, out, strict=True):
-        ndimage.convolve(image, line(sigma, angle)[None], output=blurred, mode="nearest")
+        scipy.ndimage.convolve(image, line(sigma, angle)[None], output=blurred, mode="nearest")
     return out
 
 
