@@ -29,13 +29,13 @@ def watch(run_folder: Path, port: int, once: bool) -> None:
       securefl watch runs/first
       securefl watch runs/first --port 8080 --once
     """  # noqa: D301  (click wants the backspace itself)
-    from securefl.report.watching import Watched, watching
+    from securefl.report.watching import FollowedRun, watching
     from securefl.runs.folder_reader import read_config
     from securefl.runs.follow import follow
     from securefl.runs.status import status_of
 
     config = read_config(run_folder)
-    watched = Watched(config.name, config.run.rounds)
+    watched = FollowedRun(config.name, config.run.rounds)
     with watching(watched, port) as address:
         click.echo(f"Page: {address}")
         private = config.privacy.private

@@ -24,7 +24,7 @@ REQUEST_S = 10.0
 
 
 @dataclass(slots=True)
-class Watched:
+class FollowedRun:
     """Rounds of a run that are known so far, and how it stands."""
 
     name: str
@@ -73,7 +73,7 @@ class Watched:
 
 
 @contextmanager
-def watching(watched: Watched, port: int = 0) -> Iterator[str]:
+def watching(watched: FollowedRun, port: int = 0) -> Iterator[str]:
     """Serve the page within; yield its address.
 
     It answers this machine alone, under an address that nobody guesses, and names that point

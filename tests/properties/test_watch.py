@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import securefl
 from securefl.errors import ConfigError
-from securefl.report.watching import Watched, watching
+from securefl.report.watching import FollowedRun, watching
 from securefl.runs.folder_reader import RoundMetrics
 from securefl_cli.watch import watch
 
@@ -23,7 +23,7 @@ NASTY = "<script>alert(1)</script>"
 @pytest.fixture
 def run():
     """A run of ten rounds, of which one is done."""
-    return Watched(NASTY, 10, [FIRST])
+    return FollowedRun(NASTY, 10, [FIRST])
 
 
 def answer(address, path="", host=None, method="GET"):
