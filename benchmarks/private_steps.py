@@ -27,7 +27,7 @@ from securefl.models.build import build_model
 from securefl.privacy.clipping import Clipping
 from securefl.privacy.dp_sgd import DpSgd, PrivateStep
 from securefl.privacy.randomness import secret
-from securefl.types import Memory
+from securefl.types import ClientState
 
 BATCH = 64
 JOBS = {
@@ -78,7 +78,7 @@ def _session(job: str, solver: LocalSolver) -> Callable[[], None]:
         1,
         cross_entropy,
         Sgd(0.1),
-        Memory(),
+        ClientState(),
         rng,
     )
     parameters = trained_parameters(model)

@@ -148,7 +148,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ClientState:
     """Client state from round to round; it never travels."""
 
     own: NamedTensors = field(default_factory=dict)
@@ -172,4 +172,4 @@ class Contribution:
     """Tensors and client state with which a client's round ends."""
 
     tensors: Mapping[Kind, NamedTensors]
-    memory: Memory = field(default_factory=Memory)
+    client_state: ClientState = field(default_factory=ClientState)

@@ -14,7 +14,16 @@ from securefl.data.samples import Samples
 from securefl.errors import DataError
 from securefl.exchange.sums import Exchange
 from securefl.norms.find import statistics
-from securefl.types import Contribution, Kind, Memory, MessageSpec, NamedTensors, Plan, State, Total
+from securefl.types import (
+    ClientState,
+    Contribution,
+    Kind,
+    MessageSpec,
+    NamedTensors,
+    Plan,
+    State,
+    Total,
+)
 
 HEADROOM = 64
 RANGE_BITS = 13
@@ -47,7 +56,7 @@ class Work:
     local_steps: int
     loss: Loss
     sgd: Sgd
-    memory: Memory
+    client_state: ClientState
     """State that this client's last contribution asked to keep."""
     rng: torch.Generator
     """This client's for the round, on the CPU; batches are drawn from it."""

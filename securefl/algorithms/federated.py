@@ -40,7 +40,7 @@ from securefl.algorithms.standardisation import (
 )
 from securefl.exchange.sums import Exchange
 from securefl.norms.standardised_input import find_standardised
-from securefl.types import Contribution, Kind, Memory, NamedTensors, Plan, State, Total
+from securefl.types import ClientState, Contribution, Kind, NamedTensors, Plan, State, Total
 
 if TYPE_CHECKING:
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
@@ -97,15 +97,15 @@ class Federated:
         model = work.model
         norm = self.normalisation(state, model)
         travelling = _travelling(state, norm, model)
-        lay_over(model, work.memory.own)
+        lay_over(model, work.client_state.own)
         _standardise(norm, work, exchange)
         if norm.measurement:
             norm.measurement.measure(work, exchange)
         model.train()
         pooled: dict[str, Tensor] = {}
-        with norm.training(work), norm.local_steps(model, work.memory.policy) as followed:
+        with norm.training(work), norm.local_steps(model, work.client_state.policy) as followed:
             start = _start(state, work, travelling)
-            sgd = _sgd(start, {**work.memory.momentum, **travelling.get(Kind.MOMENTUM, {})})
+            sgd = _sgd(start, {**work.client_state.momentum, **travelling.get(Kind.MOMENTUM, {})})
             end = self._local_steps(start, sgd, norm.first_step(model, exchange, pooled))
             beside, policy = followed()
         after, buffers = averaged_tensors(model), _buffers(start, sgd)
@@ -116,16 +116,16 @@ class Federated:
             Kind.MOMENTUM: {**travelling.get(Kind.MOMENTUM, {}), **buffers},
             Kind.CONTROL: end.control,
         }
-        memory = Memory(
+        client_state = ClientState(
             own=copied({n: v for of in after.values() for n, v in of.items() if n in norm.local}),
             momentum=self._kept(buffers, travelling),
-            solver=end.memory,
+            solver=end.client_state,
             policy=policy,
             personal=end.personal,
         )
         return Contribution(
             {kind: copied({n: sent[kind][n] for n in names}) for kind, names in travelling.items()},
-            memory,
+            client_state,
         )
 
     def _local_steps(

@@ -49,9 +49,9 @@ from securefl.algorithms.solvers.feddyn import FedDyn
 from securefl.errors import ConfigError, TooFewContributions
 from securefl.exchange.sums import Exchange
 from securefl.types import (
+    ClientState,
     Contribution,
     Kind,
-    Memory,
     MessageSpec,
     NamedTensors,
     Plan,
@@ -174,9 +174,9 @@ class FNR:
                 tensors[kind] = copied(
                     {n: sent if n in held else now.get(n, sent) for n, sent in named.items()}
                 )
-        memory = self._remembered(contribution.memory, moved)
-        own = copied({name: now[name] for name in memory.own})
-        return Contribution(tensors, replace(memory, own=own))
+        client_state = self._remembered(contribution.client_state, moved)
+        own = copied({name: now[name] for name in client_state.own})
+        return Contribution(tensors, replace(client_state, own=own))
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
         """Return the inner one's next state."""
@@ -231,7 +231,7 @@ class FNR:
         except ConfigError as error:
             raise TooFewContributions(str(error)) from None
 
-    def _remembered(self, memory: Memory, moved: NamedTensors) -> Memory:
+    def _remembered(self, client_state: ClientState, moved: NamedTensors) -> ClientState:
         """Return what a solver keeps: of its own steps alone, but for FedDyn's and FedDC's h_i.
 
         The server's H sums all moves. Without the refinement in h_i it would run away from
@@ -239,8 +239,8 @@ class FNR:
         """
         solver = self.inner.solver
         if not isinstance(solver, FedDyn | FedDC):
-            return memory
-        return replace(memory, solver=solver.followed(memory.solver, moved))
+            return client_state
+        return replace(client_state, solver=solver.followed(client_state.solver, moved))
 
     def _penalty(self, reference: ClassNorms, own: ClassNorms) -> Penalty:
         if self.match is Match.LITERAL:

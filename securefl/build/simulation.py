@@ -83,7 +83,7 @@ def simulated(
             cards=cards,
             broadcast=broadcast,
             participation=participation(config, ground),
-            score=lambda model, state: job.evaluator.score(model, state, engine.memories),
+            score=lambda model, state: job.evaluator.score(model, state, engine.client_states),
             metric=job.evaluator.metric,
             record=record,
             engine_words=chosen.words,

@@ -18,7 +18,7 @@ from securefl.errors import ConfigError
 from securefl.metrics.chosen import chosen_metric, inferred_metric
 from securefl.metrics.metric import Metric, PooledScore
 from securefl.trial import labelled, tried
-from securefl.types import Memory, NamedTensors, State
+from securefl.types import ClientState, NamedTensors, State
 
 if TYPE_CHECKING:
     from securefl.task import Task
@@ -57,17 +57,19 @@ class Evaluator:
         self._common, *own = near(found, task.model).values()
         self._own = dict(zip(names, own, strict=False))
 
-    def score(self, model: nn.Module, state: State, memories: Mapping[str, Memory]) -> Score:
+    def score(
+        self, model: nn.Module, state: State, client_states: Mapping[str, ClientState]
+    ) -> Score:
         """Score the models after a round; `model` holds the global one before and after."""
-        personal = any(memory.scored for memory in memories.values())
+        personal = any(client_state.scored for client_state in client_states.values())
         if not personal and not self._own:
             return self._scored(model, self._common)
         scores = {
             # One party that trains on all clients' data is no client: these have the tests alone.
             name: self.score_of(
-                model, state, name, memories[name].scored if name in memories else {}
+                model, state, name, client_states[name].scored if name in client_states else {}
             )
-            for name in (self._own or memories)
+            for name in (self._own or client_states)
         }
         load_tensors(model, state)
         return self.mean_of(scores)

@@ -18,8 +18,8 @@ def own_part(folder: Path, client: str) -> NamedTensors:
         RunFolderError: no run's folder, or a damaged one.
     """
     checkpoint = RunFolder(folder).checkpoint()
-    memories = {} if checkpoint is None else checkpoint.memories
-    with_own = sorted(name for name, memory in memories.items() if memory.scored)
+    client_states = {} if checkpoint is None else checkpoint.client_states
+    with_own = sorted(name for name, client_state in client_states.items() if client_state.scored)
     if client not in with_own:
         raise ConfigError(
             f"{folder}: holds nothing of a client {client!r:.100} alone; "
@@ -30,7 +30,7 @@ def own_part(folder: Path, client: str) -> NamedTensors:
                 "and elsewhere all have the global model"
             )
         )
-    return memories[client].scored
+    return client_states[client].scored
 
 
 def require_part_of(model: nn.Module, own: NamedTensors) -> None:

@@ -36,9 +36,9 @@ from securefl.federation.total import (
     with_total,
 )
 from securefl.types import (
+    ClientState,
     Contribution,
     Floats,
-    Memory,
     MessageSpec,
     NamedTensors,
     Plan,
@@ -128,8 +128,8 @@ class Outlet(Protocol):
     def ask(self, name: str, sent: Mapping[str, Sent] | PlainRows) -> Answer:
         """Have a sum made of these clients' messages; returns once it is there."""
 
-    def hand_in(self, client: str, sent: Sent, memory: Memory) -> None:
-        """Carry a client's contribution; `memory` is its state once the contribution counts."""
+    def hand_in(self, client: str, sent: Sent, client_state: ClientState) -> None:
+        """Carry a contribution; `client_state` is the client's once the contribution counts."""
 
     def leave(self, client: str, refused: Refused) -> None:
         """Carry a client's refusal to go on with the round."""
@@ -142,7 +142,7 @@ class ClientsRound:
         self,
         context: RoundContext,
         clients: Mapping[str, Client],
-        memories: Mapping[str, Memory],
+        client_states: Mapping[str, ClientState],
         outlet: Outlet,
         precision: Floats,
     ) -> None:
@@ -151,12 +151,12 @@ class ClientsRound:
         Args:
             context: terms of the round; the clients in its `times` train here.
             clients: clients by name, which seal and sign.
-            memories: states that the clients have kept from earlier rounds.
+            client_states: states that the clients have kept from earlier rounds.
             outlet: carries their messages.
             precision: type of the values of totals.
         """
         self.context = context
-        self.memories = memories
+        self.client_states = client_states
         self._clients = clients
         self._outlet = outlet
         self._precision = precision
@@ -216,12 +216,12 @@ class ClientsRound:
                 "securefl.types.Contribution"
             )
         sent: Sent
-        if lost := not_finite(contribution.memory):
+        if lost := not_finite(contribution.client_state):
             sent = cannot_send(name, UPDATE, f"{name}: its own {lost} is not finite")
         else:
             tensors = {f"update/{kind}": named for kind, named in contribution.tensors.items()}
             sent = self._sent(name, UPDATE, self.plan.update, tensors)
-        self._outlet.hand_in(name, sent, contribution.memory)
+        self._outlet.hand_in(name, sent, contribution.client_state)
 
     def _due(self, names: set[str]) -> MessageSpec:
         if len(names) != 1 or not names <= self._sums.keys():
@@ -313,9 +313,11 @@ def no_sum(name: str, values: NamedTensors) -> Total:
     raise DataError(f"the algorithm asks for the sum {name!r} that its plan() does not list")
 
 
-def not_finite(memory: Memory) -> str:
+def not_finite(client_state: ClientState) -> str:
     """Return the name of the first tensor with a NaN or an infinity; empty where there is none."""
-    parts: list[NamedTensors] = [getattr(memory, field.name) for field in fields(memory)]
+    parts: list[NamedTensors] = [
+        getattr(client_state, field.name) for field in fields(client_state)
+    ]
     kept = [named for named in parts if named]
     wholes = chain.from_iterable(
         [named.vector] if isinstance(named, Row) else named.values() for named in kept

@@ -10,7 +10,7 @@ from securefl.federation.contribution import Refused
 from securefl.federation.query import Query
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import SumRequest
-from securefl.types import Memory, MessageSpec, State
+from securefl.types import ClientState, MessageSpec, State
 
 
 class Engine(Protocol):
@@ -34,10 +34,10 @@ class Engine(Protocol):
         """Return the signed answer of each client, or the reason why it has none."""
 
     @property
-    def memories(self) -> Mapping[str, Memory]:
+    def client_states(self) -> Mapping[str, ClientState]:
         """State of each client that is kept in this process; empty where sites keep theirs."""
 
-    def restore(self, memories: Mapping[str, Memory]) -> None:
+    def restore(self, client_states: Mapping[str, ClientState]) -> None:
         """Restore the clients' states from a checkpoint."""
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:

@@ -33,7 +33,7 @@ from securefl.types import (
     LOSS,
     PROFILE,
     SIZE,
-    Memory,
+    ClientState,
     MessageSpec,
     NamedTensors,
     Plan,
@@ -148,11 +148,11 @@ class Respondent:
         query: Query,
         state: State,
         names: Collection[str],
-        memories: Mapping[str, Memory] = MappingProxyType({}),
+        client_states: Mapping[str, ClientState] = MappingProxyType({}),
     ) -> dict[str, bytes | Refused]:
         """Return each client's signed message, or its refusal.
 
-        `memories` are the states that clients keep; scores need them.
+        `client_states` are the states that clients keep; scores need them.
         """
         if query.name == CARD:
             return {name: self._clients[name].send_cards(run) for name in names}
@@ -165,7 +165,7 @@ class Respondent:
             load_tensors(self._model, state)
             number = self._mean_loss
         elif query.name in SCORES:
-            number = self._part_of_score(query.name, state, memories)
+            number = self._part_of_score(query.name, state, client_states)
         else:
             raise DataError(f"clients are asked for {query.name!r:.80}, which they do not know")
         return {
@@ -179,10 +179,10 @@ class Respondent:
         state: State,
         since: Mapping[str, int],
         job: str,
-        memories: Mapping[str, Memory],
+        client_states: Mapping[str, ClientState],
     ) -> dict[str, bytes | Refused]:
         """Return each client's contribution to the sum of scores (`scoring`), or its refusal."""
-        scored, found = self._scorer(state, memories), dict[str, bytes | Refused]()
+        scored, found = self._scorer(state, client_states), dict[str, bytes | Refused]()
         spec = self._score_sum
         if spec is None:
             raise DataError("clients are asked for a sum of scores, which these settings have none")
@@ -204,16 +204,18 @@ class Respondent:
         return self._scored[name][1] if name in self._scored else None
 
     def _part_of_score(
-        self, name: str, state: State, memories: Mapping[str, Memory]
+        self, name: str, state: State, client_states: Mapping[str, ClientState]
     ) -> Callable[[str], float]:
-        scored = self._scorer(state, memories)
+        scored = self._scorer(state, client_states)
 
         def number(client: str) -> float:
             return scored(client).value if name == SCORE_VALUE else scored(client).loss
 
         return number
 
-    def _scorer(self, state: State, memories: Mapping[str, Memory]) -> Callable[[str], Score]:
+    def _scorer(
+        self, state: State, client_states: Mapping[str, ClientState]
+    ) -> Callable[[str], Score]:
         score = self._score
         if score is None:
             raise DataError("clients are asked for scores, which they have no test data for")
@@ -222,7 +224,7 @@ class Respondent:
 
         def scored(client: str) -> Score:
             if client not in self._scored or self._scored[client][0] != now:
-                found = score(self._model, state, client, memories[client].scored)
+                found = score(self._model, state, client, client_states[client].scored)
                 self._scored[client] = now, found
             return self._scored[client][1]
 

@@ -18,7 +18,7 @@ from securefl.federation.site import (
     Reply,
     Request,
 )
-from securefl.types import Memory
+from securefl.types import ClientState
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class RemoteRound:
     """Site of each client."""
     ongoing: ServerRound
     open_sum: OpenSum
-    staged: dict[str, Memory] = field(default_factory=dict)
+    staged: dict[str, ClientState] = field(default_factory=dict)
     """States that clients will keep once they count, where their sites send them."""
 
     def run(self) -> None:
@@ -166,7 +166,7 @@ class _InTurn:
             case Asked() | Done() if isinstance(left := outcome.sent.get(client), Refused):
                 return left  # also where others ask for another sum, or none
             case Done() if not self.name:
-                self.remote.staged |= outcome.memories
+                self.remote.staged |= outcome.client_states
                 return outcome.sent.get(client)
             case Asked() if self.name == outcome.name:
                 return outcome.sent.get(client)

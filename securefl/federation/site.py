@@ -17,7 +17,7 @@ from securefl.federation.contribution import PlainRows, Refused, Sent
 from securefl.federation.message import SCORE_MEAN, SCORES
 from securefl.federation.pausable import Pausable, Waiting
 from securefl.federation.query import Query, Respondent
-from securefl.types import Floats, Memory, Plan, State
+from securefl.types import ClientState, Floats, Plan, State
 
 # Requests.
 
@@ -88,7 +88,7 @@ class Done:
 
     sent: Mapping[str, Sent]
     """Contribution of each client, or its refusal; of one that has left before, nothing."""
-    memories: Mapping[str, Memory] = field(default_factory=dict)
+    client_states: Mapping[str, ClientState] = field(default_factory=dict)
     """States that clients keep once they count; they leave no site of a consortium."""
 
 
@@ -120,14 +120,14 @@ class Trainer(Protocol):
 class Store(Protocol):
     """Storage of the states that a site's clients keep between rounds."""
 
-    def of_rounds(self, since: Mapping[str, int]) -> Mapping[str, Memory]:
+    def of_rounds(self, since: Mapping[str, int]) -> Mapping[str, ClientState]:
         """Return each client's state of the round in `since`, in which it last counted.
 
         Raises:
             RunFolderError: a state is lost.
         """
 
-    def stage(self, round_number: int, memories: Mapping[str, Memory]) -> None:
+    def stage(self, round_number: int, client_states: Mapping[str, ClientState]) -> None:
         """Store clients' new states of this round, before anything leaves the site."""
 
     def keep(self, round_number: int, names: Collection[str]) -> None:
@@ -140,7 +140,7 @@ class _Outlet:
 
     stop: Callable[[Asked], Answer]
     sent: dict[str, Sent] = field(default_factory=dict)
-    memories: dict[str, Memory] = field(default_factory=dict)
+    client_states: dict[str, ClientState] = field(default_factory=dict)
 
     def ask(self, name: str, sent: Mapping[str, Sent] | PlainRows) -> Answer:
         if isinstance(sent, PlainRows):
@@ -148,9 +148,9 @@ class _Outlet:
         left, self.sent = self.sent, {}  # of clients that have left since the sum before
         return self.stop(Asked(name, {**left, **sent}))
 
-    def hand_in(self, client: str, sent: Sent, memory: Memory) -> None:
+    def hand_in(self, client: str, sent: Sent, client_state: ClientState) -> None:
         self.sent[client] = sent
-        self.memories[client] = memory
+        self.client_states[client] = client_state
 
     def leave(self, client: str, refused: Refused) -> None:
         self.sent[client] = refused
@@ -225,27 +225,27 @@ class Site:
         plan = self._plan(request.state)
         who = request.times, request.since, request.in_memory, request.job
         context = RoundContext(request.run, request.state, plan, *who, past=request.past)
-        memories = self._store.of_rounds(request.since)
+        client_states = self._store.of_rounds(request.since)
 
         def train(ask: Callable[[Asked], Answer]) -> Done:
             outlet = _Outlet(ask)
             self._trainer.train(
-                ClientsRound(context, self._clients, memories, outlet, self._precision)
+                ClientsRound(context, self._clients, client_states, outlet, self._precision)
             )
-            self._store.stage(context.number, outlet.memories)
-            return Done(outlet.sent, outlet.memories)
+            self._store.stage(context.number, outlet.client_states)
+            return Done(outlet.sent, outlet.client_states)
 
         return self._moved(Pausable(self._pool, train))
 
     def _answers(self, request: Ask) -> dict[str, bytes | Refused]:
-        memories: Mapping[str, Memory] = {}
+        client_states: Mapping[str, ClientState] = {}
         if request.query.name in {SCORE_MEAN, *SCORES}:
-            memories = self._store.of_rounds(request.since)
+            client_states = self._store.of_rounds(request.since)
         if request.query.name == SCORE_MEAN:
             of_round = request.run, request.state, request.since, request.job
-            return self._respondent.scores(*of_round, memories)
+            return self._respondent.scores(*of_round, client_states)
         about = request.run, request.query, request.state, request.names
-        return self._respondent.answers(*about, memories)
+        return self._respondent.answers(*about, client_states)
 
     def _moved(self, work: Pausable[Asked, Answer, Done], answer: Answer | None = None) -> Reply:
         self._work = None

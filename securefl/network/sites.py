@@ -43,7 +43,7 @@ from securefl.network.members import Members
 from securefl.network.monitor import TRAIN, WAIT
 from securefl.network.saying import Warned
 from securefl.network.trust import TrustedBundle
-from securefl.types import Memory, State
+from securefl.types import ClientState, State
 
 Result = TypeVar("Result")
 
@@ -96,11 +96,11 @@ class NetworkSites:
     # The loop of rounds calls these, from its thread.
 
     @property
-    def memories(self) -> Mapping[str, Memory]:
-        """States of clients, of which each keeps its own: see `Engine.memories`."""
+    def client_states(self) -> Mapping[str, ClientState]:
+        """States of clients, of which each keeps its own: see `Engine.client_states`."""
         return {}
 
-    def restore(self, memories: Mapping[str, Memory]) -> None:
+    def restore(self, client_states: Mapping[str, ClientState]) -> None:
         """Restore nothing, as each client has its own: see `Engine.restore`."""
 
     def present(self, round_number: int, names: Sequence[str]) -> Sequence[str]:

@@ -19,8 +19,8 @@ from securefl.errors import PeerError, RunFolderError
 from securefl.io.files import make_folder, read_bounded, write_whole
 from securefl.io.json import parsed
 from securefl.io.tensors import unshared
-from securefl.runs.checkpoint import Checkpoint, check_memory
-from securefl.types import Memory, State
+from securefl.runs.checkpoint import Checkpoint, check_client_state
+from securefl.types import ClientState, State
 
 RUNS, MODELS = "runs", "models"
 SESSIONS = "sessions"
@@ -91,11 +91,11 @@ class FileStore:
             )
         return None
 
-    def of_rounds(self, since: Mapping[str, int]) -> Mapping[str, Memory]:
+    def of_rounds(self, since: Mapping[str, int]) -> Mapping[str, ClientState]:
         """Return the states: see `Store.of_rounds`."""
         self._since = since.get(self.client, 0)
         if self._since == 0:
-            return {self.client: Memory()}
+            return {self.client: ClientState()}
         path = self._file(self._since)
         if not path.exists():
             raise RunFolderError(
@@ -109,14 +109,17 @@ class FileStore:
                 f"{path}: is of another client, or of another round: put {self.client}'s own back"
             )
         if self.checked:
-            for memory in found.memories.values():
-                check_memory(self.client, memory, self.model)
-        return {self.client: Memory(), **replace(found, state=self.like).beside(self.like).memories}
+            for client_state in found.client_states.values():
+                check_client_state(self.client, client_state, self.model)
+        return {
+            self.client: ClientState(),
+            **replace(found, state=self.like).beside(self.like).client_states,
+        }
 
-    def stage(self, round_number: int, memories: Mapping[str, Memory]) -> None:
+    def stage(self, round_number: int, client_states: Mapping[str, ClientState]) -> None:
         """Stage states, see `Store.stage`; raises RunFolderError where they cannot be written."""
         owner = {_OWNER: {self.client: 0.0}}
-        content = Checkpoint(State(round_number, {}), memories, owner).to_bytes()
+        content = Checkpoint(State(round_number, {}), client_states, owner).to_bytes()
         self._write(self._file(round_number), content)
         needed = {self._file(number) for number in (self._since, round_number)}
         with suppress(OSError):

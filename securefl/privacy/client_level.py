@@ -25,9 +25,9 @@ from securefl.privacy.clipped import clipped
 from securefl.privacy.distributed_noise import ClientNoise, NoisyExchange
 from securefl.privacy.randomness import RandomnessOf, noisy
 from securefl.types import (
+    ClientState,
     Contribution,
     Kind,
-    Memory,
     MessageSpec,
     NamedTensors,
     Plan,
@@ -94,7 +94,7 @@ class ClientLevel:
             contribution = self.inner.client(_without_clips(state), work, sums)
         if not _finite(contribution):
             # That it has diverged must not show either: it takes part with zeros.
-            contribution = _standing_still(state, contribution, work.memory)
+            contribution = _standing_still(state, contribution, work.client_state)
         tensors, within = dict[Kind, NamedTensors](), dict[str, Tensor]()
         # A state that was read from a file has another order, and noise must not follow it.
         for kind, named in sorted(contribution.tensors.items()):
@@ -170,19 +170,21 @@ def _noisy_message(spec: MessageSpec) -> MessageSpec:
 
 
 def _finite(contribution: Contribution) -> bool:
-    memory = contribution.memory
-    kept = (getattr(memory, field.name) for field in fields(memory))
+    client_state = contribution.client_state
+    kept = (getattr(client_state, field.name) for field in fields(client_state))
     groups = (*contribution.tensors.values(), *kept)
     return all(value.isfinite().all() for named in groups for value in named.values())
 
 
-def _standing_still(state: State, contribution: Contribution, memory: Memory) -> Contribution:
+def _standing_still(
+    state: State, contribution: Contribution, client_state: ClientState
+) -> Contribution:
     """Return the contribution of a client that has not moved from the global tensors."""
     last: dict[Kind, NamedTensors] = {
         kind: {name: state.tensors[kind][name] for name in named}
         for kind, named in contribution.tensors.items()
     }
-    return Contribution(last, memory)
+    return Contribution(last, client_state)
 
 
 def _without_clips(state: State) -> State:

@@ -68,7 +68,7 @@ class DpSgd:
     def begin(self, start: Start) -> _Session:
         """Begin the solver's session, of gradients that are private."""
         work = start.work
-        kept = work.memory.solver.get(CLIP)
+        kept = work.client_state.solver.get(CLIP)
         private = _PrivateGradients(
             start,
             self.step,
@@ -144,4 +144,4 @@ class _Session:
         if self.private.step.quantile is None:
             return end
         clip = torch.tensor(self.private.clip, dtype=torch.float64)
-        return replace(end, memory={**end.memory, CLIP: clip})
+        return replace(end, client_state={**end.client_state, CLIP: clip})

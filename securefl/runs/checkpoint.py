@@ -19,14 +19,14 @@ from securefl.io.files import require_tensors
 from securefl.io.json import parsed
 from securefl.io.tensors import unshared
 from securefl.norms.mixed import factors_like
-from securefl.types import Kind, Memory, NamedTensors, State
+from securefl.types import ClientState, Kind, NamedTensors, State
 
 META = "securefl"
 """Key of the file's metadata: one JSON text, since several entries would have no fixed order."""
 _ABOUT = TypeAdapter(dict[str, Any])
 MAX_ROUNDS = 10**7
 """Most rounds that the settings allow."""
-PARTS = tuple(field.name for field in fields(Memory))
+PARTS = tuple(field.name for field in fields(ClientState))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Checkpoint:
     """A run between two rounds; the file holds its own digest, which shows damage.
 
     Tensors are named state/KIND/NAME, private/server/NAME, and PART/CLIENT/NAME for the parts of a
-    client's memory; numbers are tensors numbers/NAME/KEY.
+    client's state; numbers are tensors numbers/NAME/KEY.
     """
 
     state: State
-    memories: Mapping[str, Memory]
+    client_states: Mapping[str, ClientState]
     numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Other numbers that the run depends on, by name and key."""
 
@@ -46,8 +46,8 @@ class Checkpoint:
         """Return the file's content."""
         groups = {f"state/{kind}": named for kind, named in self.state.tensors.items()}
         groups["private/server"] = self.state.private
-        for client, memory in self.memories.items():
-            groups |= {f"{part}/{client}": getattr(memory, part) for part in PARTS}
+        for client, client_state in self.client_states.items():
+            groups |= {f"{part}/{client}": getattr(client_state, part) for part in PARTS}
         for name, numbers in self.numbers.items():
             groups[f"numbers/{name}"] = {
                 key: torch.tensor(number, dtype=torch.float64) for key, number in numbers.items()
@@ -86,8 +86,10 @@ class Checkpoint:
                 for name, named in groups.pop("numbers", {}).items()
             }
             clients = {client for owners in groups.values() for client in owners}
-            memories = {
-                client: Memory(**{part: owners.get(client, {}) for part, owners in groups.items()})
+            client_states = {
+                client: ClientState(
+                    **{part: owners.get(client, {}) for part, owners in groups.items()}
+                )
                 for client in clients
             }
         except (
@@ -102,12 +104,12 @@ class Checkpoint:
                 f"{path}: damaged checkpoint ({error}); put a copy of it back if you have one, or "
                 "start the run anew in another folder"
             ) from error
-        return cls(State(round_number, tensors, private), memories, numbers)
+        return cls(State(round_number, tensors, private), client_states, numbers)
 
     def beside(self, other: State) -> "Checkpoint":
         """Move the tensors, which a file has on the CPU, to the devices of a like state.
 
-        Clients' memories move to the model's device.
+        Clients' states move to the model's device.
         """
         model = next(iter(other.tensors[Kind.PARAMETERS].values())).device
         state = State(
@@ -115,13 +117,13 @@ class Checkpoint:
             {kind: _beside(self.state.tensors[kind], of) for kind, of in other.tensors.items()},
             _beside(self.state.private, other.private),
         )
-        memories = {
-            client: Memory(
+        client_states = {
+            client: ClientState(
                 **{p: {n: v.to(model) for n, v in getattr(kept, p).items()} for p in PARTS}
             )
-            for client, kept in self.memories.items()
+            for client, kept in self.client_states.items()
         }
-        return replace(self, state=state, memories=memories)
+        return replace(self, state=state, client_states=client_states)
 
 
 def _beside(named: NamedTensors, others: NamedTensors) -> dict[str, Tensor]:
@@ -135,7 +137,7 @@ def _number(value: Tensor) -> float:
     return float(value)
 
 
-def check_memory(client: str, memory: Memory, model: nn.Module) -> None:
+def check_client_state(client: str, client_state: ClientState, model: nn.Module) -> None:
     """Check the state of a client that a file gives against the model of its run.
 
     Raises:
@@ -145,7 +147,7 @@ def check_memory(client: str, memory: Memory, model: nn.Module) -> None:
     known = {n: v for named in averaged_tensors(model).values() for n, v in named.items()}
     known |= factors_like(model)  # parameters that layers may have in training alone
     for part in PARTS:
-        for name, value in getattr(memory, part).items():
+        for name, value in getattr(client_state, part).items():
             # A solver keeps several tensors of a parameter under prefixes of its own.
             like = known.get(name, known.get(name.partition("/")[2]))
             fits = like is not None and (value.shape, value.dtype) == (like.shape, like.dtype)

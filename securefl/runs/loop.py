@@ -47,7 +47,7 @@ from securefl.federation.training import Training, round_generator
 from securefl.metrics.by_name import SHARES, accuracy_of, shown, title
 from securefl.privacy.history import History
 from securefl.privacy.odometer import Odometer, Spending
-from securefl.runs.checkpoint import Checkpoint, check_memory
+from securefl.runs.checkpoint import Checkpoint, check_client_state
 from securefl.runs.divergence import check_loss
 from securefl.runs.folder_reader import (
     BEST,
@@ -299,17 +299,17 @@ class Rounds:
                 "the checkpoint is of another model, or of another algorithm, than this run's: "
                 "resume with the model that the run began with, and with its config.json unchanged"
             )
-        if not checkpoint.memories.keys() <= set(self._participation.clients):
+        if not checkpoint.client_states.keys() <= set(self._participation.clients):
             raise RunFolderError(
                 "the checkpoint is of other clients than this run's: resume with the data that the "
                 "run began with, and with its config.json unchanged"
             )
         if self.parts.task.algorithm is None:  # what that one keeps, it alone knows
-            for client, memory in checkpoint.memories.items():
-                check_memory(client, memory, self._model)
+            for client, client_state in checkpoint.client_states.items():
+                check_client_state(client, client_state, self._model)
         checkpoint = checkpoint.beside(self._state)
         self._state = checkpoint.state
-        self.parts.engine.restore(checkpoint.memories)
+        self.parts.engine.restore(checkpoint.client_states)
         self._participation.go_on_from(checkpoint.numbers)
         self._suspects.go_on_from(checkpoint.numbers)
         self._interruptions.go_on_from(checkpoint.numbers)
@@ -394,10 +394,10 @@ class Rounds:
         )
 
     def _own_tensors(self) -> dict[str, NamedTensors]:
-        memories = self.parts.engine.memories
-        if not any(memory.scored for memory in memories.values()):
+        client_states = self.parts.engine.client_states
+        if not any(client_state.scored for client_state in client_states.values()):
             return {}
-        return {name: copied(memory.scored) for name, memory in memories.items()}
+        return {name: copied(client_state.scored) for name, client_state in client_states.items()}
 
     def step(self, folder: RunFolder | None = None) -> RoundMetrics:
         """Run one more round; raises as `run` does."""
@@ -449,7 +449,7 @@ class Rounds:
                 **self._interruptions.numbers(),
                 COUNTED_IN: self.counted_in,
             }
-            checkpoint = Checkpoint(self._state, self.parts.engine.memories, numbers)
+            checkpoint = Checkpoint(self._state, self.parts.engine.client_states, numbers)
             n_counted = len(participants.present) - len(participants.uncounted)
             recorded = self._participation.recorded or n_counted < len(self._participation.clients)
             noted = participants if recorded else None

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from securefl.algorithms.algorithm import copied
 from securefl.exchange.layout import Row, hollow
-from securefl.types import Memory, NamedTensors
+from securefl.types import ClientState, NamedTensors
 
-_PARTS = tuple(field.name for field in fields(Memory))
+_PARTS = tuple(field.name for field in fields(ClientState))
 _NOTHING = Row(torch.empty(0), {})
-_EMPTY = Memory(**dict.fromkeys(_PARTS, _NOTHING))
+_EMPTY = ClientState(**dict.fromkeys(_PARTS, _NOTHING))
 """Empty state, shared by all clients that keep nothing: it cannot be added to."""
 
 
 @final
-class ClientStates(Mapping[str, Memory]):
+class ClientStates(Mapping[str, ClientState]):
     """State of each client, empty at first; values are copied in.
 
     Reading returns a view, which the client's next contribution may change.
@@ -34,22 +34,22 @@ class ClientStates(Mapping[str, Memory]):
         self._keeping: set[str] = set()
         """Clients that keep anything."""
 
-    def __getitem__(self, name: str) -> Memory:
+    def __getitem__(self, name: str) -> ClientState:
         if name in self._keeping:
-            return Memory(**{part: of.read(name) for part, of in self._parts.items()})
+            return ClientState(**{part: of.read(name) for part, of in self._parts.items()})
         if name not in self._names:
             raise KeyError(name)
         return _EMPTY
 
-    def __setitem__(self, name: str, memory: Memory) -> None:
+    def __setitem__(self, name: str, client_state: ClientState) -> None:
         """Copy a client's state; raises KeyError where the run has no such client."""
         if name not in self._names:
             raise KeyError(name)
-        keeps = any(getattr(memory, part) for part in _PARTS)
+        keeps = any(getattr(client_state, part) for part in _PARTS)
         if not keeps and name not in self._keeping:
             return
         inside = {key for of in self._parts.values() for key in of.storages()}
-        for part, named in {p: _outside(inside, getattr(memory, p)) for p in _PARTS}.items():
+        for part, named in {p: _outside(inside, getattr(client_state, p)) for p in _PARTS}.items():
             self._parts[part].write(name, named)
         if keeps:
             self._keeping.add(name)
@@ -67,26 +67,26 @@ class ClientStates(Mapping[str, Memory]):
 class RamStore:
     """`Store` of a worker in memory, which holds the last round alone."""
 
-    memories: ClientStates
-    _staged: dict[str, Memory] = field(default_factory=dict)
+    client_states: ClientStates
+    _staged: dict[str, ClientState] = field(default_factory=dict)
 
     def of_rounds(self, since: Mapping[str, int]) -> ClientStates:
         """Return the states: see `Store.of_rounds`."""
         del since
-        return self.memories
+        return self.client_states
 
-    def stage(self, round_number: int, memories: Mapping[str, Memory]) -> None:
+    def stage(self, round_number: int, client_states: Mapping[str, ClientState]) -> None:
         """Stage states: see `Store.stage`."""
         del round_number
         self._staged.clear()
-        self._staged.update(memories)
+        self._staged.update(client_states)
 
     def keep(self, round_number: int, names: Collection[str]) -> None:
         """Keep states: see `Store.keep`."""
         del round_number
         for name in names:
             if name in self._staged:
-                self.memories[name] = self._staged[name]
+                self.client_states[name] = self._staged[name]
         self._staged.clear()
 
 

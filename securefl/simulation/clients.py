@@ -13,7 +13,7 @@ from torch import nn
 from securefl.algorithms.algorithm import Algorithm, Work
 from securefl.data.samples import Samples, minibatches
 from securefl.federation.training import Training, round_generator
-from securefl.types import Memory, State
+from securefl.types import ClientState, State
 
 if TYPE_CHECKING:
     from securefl.simulation.workspace import Workspace
@@ -44,7 +44,9 @@ class Clients:
         # Weights change between the forward passes within, so that no cast of one is kept.
         return torch.autocast(self.device.type, dtype, cache_enabled=False)
 
-    def work(self, name: str, state: State, workspace: Workspace, memory: Memory) -> Work:
+    def work(
+        self, name: str, state: State, workspace: Workspace, client_state: ClientState
+    ) -> Work:
         """Build this client's work of the round after `state`, on the model of `workspace`."""
         workspace.load(state)
         training, data = self.training, self.data[name]
@@ -56,6 +58,6 @@ class Clients:
             training.steps(data),
             training.loss,
             training.sgd(state.round),
-            memory,
+            client_state,
             rng,
         )

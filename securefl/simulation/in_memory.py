@@ -10,7 +10,7 @@ from securefl.federation.query import Query, Respondent
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.site import Trainer
 from securefl.simulation.client_state import ClientStates
-from securefl.types import Memory, State
+from securefl.types import ClientState, State
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class _Handover:
 
     ongoing: ServerRound
     open_sum: OpenSum
-    staged: dict[str, Memory] = field(default_factory=dict)
+    staged: dict[str, ClientState] = field(default_factory=dict)
     """States that clients keep once the round's totals are in."""
 
     def ask(self, name: str, sent: Mapping[str, Sent] | PlainRows) -> Answer:
@@ -32,9 +32,9 @@ class _Handover:
         self.ongoing.open_all(self.open_sum)
         return self.ongoing.answer()
 
-    def hand_in(self, client: str, sent: Sent, memory: Memory) -> None:
+    def hand_in(self, client: str, sent: Sent, client_state: ClientState) -> None:
         if self.ongoing.take(client, sent):
-            self.staged[client] = memory
+            self.staged[client] = client_state
 
     def leave(self, client: str, refused: Refused) -> None:
         self.ongoing.take(client, refused)
@@ -51,13 +51,13 @@ class InMemory:
         self._trainer = trainer
         self._clients = clients
         self._respondent = respondent
-        self._memories = ClientStates(clients)
-        self._staged: dict[str, Memory] = {}
+        self._client_states = ClientStates(clients)
+        self._staged: dict[str, ClientState] = {}
 
     @property
-    def memories(self) -> Mapping[str, Memory]:
-        """States of clients: see `Engine.memories`."""
-        return self._memories
+    def client_states(self) -> Mapping[str, ClientState]:
+        """States of clients: see `Engine.client_states`."""
+        return self._client_states
 
     def present(self, round_number: int, names: Sequence[str]) -> Sequence[str]:
         """Return all of them: see `Engine.present`."""
@@ -69,7 +69,7 @@ class InMemory:
         handover = _Handover(ongoing, open_sum)
         precision = ongoing.server.plain.dtype
         self._trainer.train(
-            ClientsRound(ongoing.context, self._clients, self._memories, handover, precision)
+            ClientsRound(ongoing.context, self._clients, self._client_states, handover, precision)
         )
         if ongoing.due:
             ongoing.require_somebody()
@@ -79,8 +79,8 @@ class InMemory:
     def counted(self, ongoing: ServerRound) -> None:
         """Keep the new states: see `Engine.counted`."""
         del ongoing
-        for name, memory in self._staged.items():
-            self._memories[name] = memory
+        for name, client_state in self._staged.items():
+            self._client_states[name] = client_state
         self._staged = {}
 
     def answers(
@@ -89,10 +89,10 @@ class InMemory:
         """Answer a query: see `Engine.answers`."""
         return self._respondent.answers(run, query, state, names)
 
-    def restore(self, memories: Mapping[str, Memory]) -> None:
+    def restore(self, client_states: Mapping[str, ClientState]) -> None:
         """Restore states: see `Engine.restore`."""
-        for name, memory in memories.items():
-            self._memories[name] = memory
+        for name, client_state in client_states.items():
+            self._client_states[name] = client_state
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
         """Leave out nobody, as no client waits here: see `Engine.leave_out`."""

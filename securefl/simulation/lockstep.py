@@ -71,7 +71,7 @@ class Lockstep:
 
     def _work(self, name: str, ongoing: ClientsRound, workspace: Workspace) -> ClientWork:
         clients, state = self._clients, ongoing.state
-        work = clients.work(name, state, workspace, ongoing.memories[name])
+        work = clients.work(name, state, workspace, ongoing.client_states[name])
         weight = ongoing.weight(name)
 
         def client(ask: Callable[[Sum], Total]) -> Contribution:

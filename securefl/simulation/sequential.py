@@ -25,7 +25,7 @@ class Sequential:
             return
         clients = self._clients
         for name in ongoing.times:
-            work = clients.work(name, ongoing.state, self._workspace, ongoing.memories[name])
+            work = clients.work(name, ongoing.state, self._workspace, ongoing.client_states[name])
             exchange = ClientExchange(ongoing.weight(name), no_sum)
             with LayerDraws(clients.device, work.rng).drawing(), clients.casting():
                 contribution = clients.algorithm.client(ongoing.state, work, exchange)

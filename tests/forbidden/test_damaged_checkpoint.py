@@ -17,7 +17,7 @@ from securefl.errors import RunFolderError
 from securefl.federation.opening import Opening
 from securefl.runs.checkpoint import META, PARTS, Checkpoint, _digest
 from securefl.runs.folder_writer import RunFolder
-from securefl.types import Kind, Memory, State
+from securefl.types import ClientState, Kind, State
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -182,9 +182,9 @@ def test_what_is_written_is_read(stopped_run):
     assert found.state.round == STOP
     assert found.state.private
     assert {kind.value for kind in found.state.tensors} == {"parameters", "statistics"}
-    assert set(found.memories) == {f"client-{i}" for i in range(1, 6)}
-    for memory in found.memories.values():
-        assert all((memory.momentum, memory.solver, memory.policy))
+    assert set(found.client_states) == {f"client-{i}" for i in range(1, 6)}
+    for client_state in found.client_states.values():
+        assert all((client_state.momentum, client_state.solver, client_state.policy))
     assert found.to_bytes() == path.read_bytes()
 
 
@@ -201,8 +201,10 @@ def test_tensors_of_any_form_survive(tmp_path):
         "a/b/c": matrix.clone().requires_grad_(),
     }
     state = State(3, {Kind.PARAMETERS: {"w": matrix}})
-    (tmp_path / "file").write_bytes(Checkpoint(state, {"client-1": Memory(own=kept)}).to_bytes())
-    found = Checkpoint.read(tmp_path / "file").memories["client-1"].own
+    (tmp_path / "file").write_bytes(
+        Checkpoint(state, {"client-1": ClientState(own=kept)}).to_bytes()
+    )
+    found = Checkpoint.read(tmp_path / "file").client_states["client-1"].own
     assert found.keys() == kept.keys()
     for name, value in kept.items():
         assert found[name].dtype == value.dtype

@@ -50,7 +50,7 @@ from securefl.network.party import client_party
 from securefl.network.trust import MemberStanding
 from securefl.runs.folder_reader import OPENINGS
 from securefl.simulation.workspace import Workspace
-from securefl.types import Kind, Memory, MessageSpec
+from securefl.types import ClientState, Kind, MessageSpec
 from securefl_keys import layout
 from securefl_keys.live_keys import FolderKeeper, alone
 
@@ -536,7 +536,7 @@ def test_a_run_begun_anew_shows_nobody_who_counts_on_other_terms(site, terms, wh
 def drawn_by(session, state):
     """What seeds a client's draws in its first round."""
     clients = session.site._trainer._clients
-    work = clients.work("bob", state, Workspace(clients.model), Memory())
+    work = clients.work("bob", state, Workspace(clients.model), ClientState())
     session.site.close()
     return work.rng.initial_seed()
 

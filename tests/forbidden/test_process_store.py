@@ -12,12 +12,14 @@ from torch import nn
 from securefl.errors import PeerError, RunFolderError
 from securefl.io.tensors import read_tensors
 from securefl.network.store import MODELS, RUNS, SESSIONS, FileStore
-from securefl.types import Kind, Memory, State
+from securefl.types import ClientState, Kind, State
 
 JOB, SESSION, LATER = "ab" * 32, "cd" * 32, "ef" * 32
 MODEL = nn.ModuleDict({"bn": nn.BatchNorm1d(2), "c": nn.Linear(2, 1)})
 LIKE = State(0, {Kind.PARAMETERS: {"weight": torch.zeros(2)}})
-KEPT = Memory(own={"bn.weight": torch.tensor([1.0, 2.0])}, solver={"c/bn.weight": torch.ones(2)})
+KEPT = ClientState(
+    own={"bn.weight": torch.tensor([1.0, 2.0])}, solver={"c/bn.weight": torch.ones(2)}
+)
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def kept(store, since):
 
 
 def same(found, wanted):
-    """Whether two memories hold the same tensors."""
+    """Whether two states hold the same tensors."""
     return all(
         part.keys() == other.keys() and all(torch.equal(part[n], other[n]) for n in part)
         for part, other in ((found.own, wanted.own), (found.solver, wanted.solver))
@@ -46,11 +48,11 @@ def files_of(store):
     return {path: path.read_bytes() for path in store.folder.rglob("*") if path.is_file()}
 
 
-def round_done(store, number, memory=KEPT, since=None):
+def round_done(store, number, client_state=KEPT, since=None):
     """As a site does it."""
     store.of_rounds({store.client: number - 1 if since is None else since})
     store.claim("update", number)
-    store.stage(number, {store.client: memory})
+    store.stage(number, {store.client: client_state})
 
 
 def test_a_round_is_claimed_once_also_by_a_process_that_comes_later(store):
@@ -79,19 +81,19 @@ def test_a_server_that_names_another_job_or_says_that_all_is_over_gets_no_round_
 def test_what_is_kept_goes_on_from_the_round_that_counted_last(store):
     """Also where later ones did not count, and in a later session."""
     round_done(store, 1, since=0)
-    round_done(store, 2, Memory(own={"bn.weight": torch.zeros(2)}), since=1)
+    round_done(store, 2, ClientState(own={"bn.weight": torch.zeros(2)}), since=1)
     assert same(kept(store, 1), KEPT)
-    round_done(store, 3, Memory(), since=1)
+    round_done(store, 3, ClientState(), since=1)
     assert same(kept(replace(store, run=LATER), 1), KEPT)
-    assert same(kept(store, 0), Memory())
+    assert same(kept(store, 0), ClientState())
 
 
 def test_a_round_that_is_repeated_takes_the_place_of_what_it_was(store):
     """A server that asks for it again has noted nothing of it."""
     round_done(store, 1, since=0)
     again = replace(store, run=LATER)
-    round_done(again, 1, Memory(own={"bn.weight": torch.zeros(2)}), since=0)
-    assert same(kept(again, 1), Memory(own={"bn.weight": torch.zeros(2)}))
+    round_done(again, 1, ClientState(own={"bn.weight": torch.zeros(2)}), since=0)
+    assert same(kept(again, 1), ClientState(own={"bn.weight": torch.zeros(2)}))
 
 
 def test_nothing_is_left_that_no_round_can_go_on_from(store):
@@ -110,7 +112,7 @@ def test_nothing_is_left_that_no_round_can_go_on_from(store):
 
 def test_a_clients_own_part_of_the_model_outlives_the_run(store):
     """That of the last round that counted; in a later session that of the last round at all."""
-    last = Memory(own={"bn.weight": torch.zeros(2)}, solver={"c/bn.weight": torch.ones(2)})
+    last = ClientState(own={"bn.weight": torch.zeros(2)}, solver={"c/bn.weight": torch.ones(2)})
     round_done(store, 1, since=0)
     round_done(store, 2, last)
     store.keep(2, ["alice"])
@@ -126,7 +128,7 @@ def test_a_clients_own_part_of_the_model_outlives_the_run(store):
 
 
 def test_a_client_with_the_global_model_keeps_nothing_of_it(store):
-    round_done(store, 1, Memory(solver={"c/bn.weight": torch.ones(2)}), since=0)
+    round_done(store, 1, ClientState(solver={"c/bn.weight": torch.ones(2)}), since=0)
     store.keep(1, ["alice"])
     assert store.forget() is None
     assert not (store.folder / MODELS).exists()
@@ -145,11 +147,11 @@ def test_what_is_lost_is_not_begun_anew_in_silence(store):
         kept(store, 1)
 
 
-@pytest.mark.parametrize("memory", [KEPT, Memory()], ids=["something", "nothing"])
-def test_a_file_of_another_client_is_refused(store, memory):
+@pytest.mark.parametrize("client_state", [KEPT, ClientState()], ids=["something", "nothing"])
+def test_a_file_of_another_client_is_refused(store, client_state):
     """Also where neither keeps anything."""
     bob = replace(store, client="bob")
-    round_done(bob, 1, memory, since=0)
+    round_done(bob, 1, client_state, since=0)
     with pytest.raises(RunFolderError, match=r"is of another client.*put alice's own back"):
         kept(store, 1)
 

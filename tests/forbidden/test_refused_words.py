@@ -20,7 +20,7 @@ from securefl.network import bodies
 from securefl.network.frames import Frame, Link
 from securefl.settings.load import load_config
 from securefl.task import own_settings
-from securefl.types import Contribution, Kind, Memory
+from securefl.types import ClientState, Contribution, Kind
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 
@@ -97,10 +97,10 @@ def test_at_a_rounds_end_nobody_is_told_which_message_it_is(kind, monkeypatch):
         tensors = {k: dict(named) for k, named in contribution.tensors.items()}
         nan = {"x": torch.tensor([float("nan")])}
         if kind == "own":
-            return finish(self, name, Contribution(tensors, memory=Memory(own=nan)))
+            return finish(self, name, Contribution(tensors, client_state=ClientState(own=nan)))
         first = next(iter(tensors[kind]))
         tensors[kind][first] = torch.full_like(tensors[kind][first], float("nan"))
-        return finish(self, name, Contribution(tensors, memory=contribution.memory))
+        return finish(self, name, Contribution(tensors, client_state=contribution.client_state))
 
     monkeypatch.setattr(ClientsRound, "finish", spoiled)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))

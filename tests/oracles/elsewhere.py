@@ -22,7 +22,7 @@ from securefl.data.resident import near
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
 from securefl.simulation.stacked.engine import Stacked
-from securefl.types import Memory, NamedTensors, Plan, State, Total
+from securefl.types import ClientState, NamedTensors, Plan, State, Total
 
 ELSEWHERE = torch.device("meta")
 ENGINES = {"sequential": Sequential, "vectorised": Stacked}
@@ -56,8 +56,8 @@ class Round:
     state: State
     plan: Plan
     times: Mapping[str, int]
-    memories: Mapping[str, Memory]
-    after: dict[str, Memory] = field(default_factory=dict)
+    client_states: Mapping[str, ClientState]
+    after: dict[str, ClientState] = field(default_factory=dict)
 
     def weight(self, name):
         return 1 / len(self.times)
@@ -70,7 +70,7 @@ class Round:
         return self.sum({client: (name, row) for client, row in zip(clients, rows, strict=True)})
 
     def finish(self, name, contribution):
-        self.after[name] = contribution.memory
+        self.after[name] = contribution.client_state
 
 
 def clients_of(config, job):
@@ -85,7 +85,7 @@ def crossings(config, job, engine):
     clients, noted = clients_of(config, job), []
     made = ENGINES[engine](clients)
     state, times = clients.algorithm.init(clients.model), dict.fromkeys(clients.data, 1)
-    memories = dict.fromkeys(times, Memory())
+    client_states = dict.fromkeys(times, ClientState())
     with (
         torch.library._scoped_library("aten", "IMPL") as meta,
         pytest.MonkeyPatch.context() as patch,
@@ -97,11 +97,16 @@ def crossings(config, job, engine):
         patch.setattr(Window, "settled", lambda _self, _state: False)
         for _ in range(2):
             noted.clear()
-            ongoing = Round(state, clients.algorithm.plan(state, clients.model), times, memories)
+            ongoing = Round(
+                state, clients.algorithm.plan(state, clients.model), times, client_states
+            )
             made.train(ongoing)
-            memories, state = ongoing.after, State(state.round + 1, state.tensors, state.private)
+            client_states, state = (
+                ongoing.after,
+                State(state.round + 1, state.tensors, state.private),
+            )
         made.close()
-    assert memories.keys() == times.keys()
+    assert client_states.keys() == times.keys()
     return noted
 
 

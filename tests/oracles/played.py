@@ -13,7 +13,7 @@ from securefl.build.simulation import simulated
 from securefl.federation.ledger import Entry
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.selection.round_participants import RoundParticipants
-from securefl.types import Memory, State
+from securefl.types import ClientState, State
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Round:
     participants: RoundParticipants
     before: State
     after: State
-    kept_before: Mapping[str, Memory]
-    kept_after: Mapping[str, Memory]
+    kept_before: Mapping[str, ClientState]
+    kept_after: Mapping[str, ClientState]
     entries: list[Entry]
     metrics: RoundMetrics
     loads: list
@@ -63,9 +63,9 @@ class NotingDevices:
         return self.inner.cost(client, load)
 
 
-def same_memory(one, other):
+def same_client_state(one, other):
     """The same tensors by the same names, to the bit."""
-    parts = ((getattr(one, of.name), getattr(other, of.name)) for of in fields(Memory))
+    parts = ((getattr(one, of.name), getattr(other, of.name)) for of in fields(ClientState))
     return all(
         set(named) == set(others) and all(torch.equal(v, others[n]) for n, v in named.items())
         for named, others in parts
@@ -82,11 +82,17 @@ def played(config, task=None, keys=None):
         who.conditions = replace(who.conditions, devices=noting)
 
     def noted():
-        kept = copy.deepcopy(dict(rounds.parts.engine.memories))  # which the round overwrites
+        kept = copy.deepcopy(dict(rounds.parts.engine.client_states))  # which the round overwrites
         before = rounds._state
         participants, after = next_state()
         seen.append(
-            (participants, before, after, kept, copy.deepcopy(dict(rounds.parts.engine.memories)))
+            (
+                participants,
+                before,
+                after,
+                kept,
+                copy.deepcopy(dict(rounds.parts.engine.client_states)),
+            )
         )
         return participants, after
 

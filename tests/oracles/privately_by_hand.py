@@ -13,7 +13,7 @@ from scipy import stats
 from securefl.algorithms.algorithm import Sgd, Work
 from securefl.data.samples import samples
 from securefl.federation.training import round_generator
-from securefl.types import Memory
+from securefl.types import ClientState
 
 UNIFORM = ("algorithm.weights=uniform", "privacy.noise=seeded")
 
@@ -40,11 +40,11 @@ def draws(done, i, before=0):
     return replayed(rng)
 
 
-def work_of(model, data, loss, *, seed=0, n_steps=1, memory=None):
+def work_of(model, data, loss, *, seed=0, n_steps=1, client_state=None):
     """What a client has for a round; no batch is ever drawn."""
     held = samples(data, "a client")
-    memory = memory or Memory()
-    return Work(model, held, iter(()), n_steps, loss, Sgd(0.1), memory, generator(seed))
+    client_state = client_state or ClientState()
+    return Work(model, held, iter(()), n_steps, loss, Sgd(0.1), client_state, generator(seed))
 
 
 def require_scatter(values, deviation, alpha=1e-3):

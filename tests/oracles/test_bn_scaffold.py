@@ -162,7 +162,7 @@ def test_s_stays_the_mean_of_all_clients_s_k(beside):
     moved = 0.0
     for each in run.rounds:
         named = each.after.tensors[Kind.STATISTICS]
-        kept = {k: memory.policy for k, memory in each.kept_after.items()}
+        kept = {k: client_state.policy for k, client_state in each.kept_after.items()}
         for name in [n for n in named if "running" in n and not n.startswith(START)]:
             wanted = sum(p[k] * kept.get(k, {}).get(name, start[name]) for k in p)
             close({name: named[name]}, {name: wanted})
@@ -213,9 +213,9 @@ def test_clients_of_the_same_data_train_as_under_fedavg():
     )
     for mine, theirs in zip(one.rounds, other.rounds, strict=True):
         close(mine.after.tensors[Kind.PARAMETERS], theirs.after.tensors[Kind.PARAMETERS], 1e-10)
-    for memory in one.rounds[-1].kept_after.values():
+    for client_state in one.rounds[-1].kept_after.values():
         s = one.rounds[-1].after.tensors[Kind.STATISTICS]
-        close(memory.policy, {name: s[name] for name in memory.policy})
+        close(client_state.policy, {name: s[name] for name in client_state.policy})
 
 
 positive = st.floats(1e-6, 1e6)

@@ -70,10 +70,10 @@ def test_what_a_client_keeps_is_its_own_and_the_rest_is_averaged(tmp_path, name)
     assert by_hand.largest_difference(result.model, expected) < 1e-12
     found = Checkpoint.read(tmp_path / "run" / "checkpoint.safetensors")
     for i, tensors in enumerate(own, 1):
-        memory = found.memories[f"client-{i}"]
-        assert memory.own.keys() == set(KEPT[name])
+        client_state = found.client_states[f"client-{i}"]
+        assert client_state.own.keys() == set(KEPT[name])
         for key, value in tensors.items():
-            torch.testing.assert_close(memory.own[key], value, atol=1e-12, rtol=1e-12)
+            torch.testing.assert_close(client_state.own[key], value, atol=1e-12, rtol=1e-12)
     for key in KEPT[name]:  # clients are not alike, and the global tensor is the first model's
         if key != "0.bias":  # which the BN behind it takes out again
             assert float((own[0][key] - own[1][key]).abs().max()) > 1e-3

@@ -18,7 +18,7 @@ import securefl
 from securefl.evaluation import evaluator as evaluator_module
 from securefl.evaluation.evaluator import Evaluator
 from securefl.runs.checkpoint import Checkpoint
-from securefl.types import Kind, Memory, State
+from securefl.types import ClientState, Kind, State
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import MOMENTA, POLICIES, SERVERS, SOLVERS
@@ -115,9 +115,9 @@ def test_what_a_run_goes_on_from_is_where_the_run_is():
         kinds = {Kind.PARAMETERS: w, Kind.CLIPPING: {"parameters": torch.zeros(())}}
         return State(3, kinds, {"m": torch.zeros(2, device=device)})
 
-    memory = Memory(own={"w": torch.zeros(2)}, solver={"c": torch.zeros(2)})
-    found = Checkpoint(state("cpu"), {"client-1": memory}).beside(state(ELSEWHERE))
-    kept = found.memories["client-1"]
+    client_state = ClientState(own={"w": torch.zeros(2)}, solver={"c": torch.zeros(2)})
+    found = Checkpoint(state("cpu"), {"client-1": client_state}).beside(state(ELSEWHERE))
+    kept = found.client_states["client-1"]
     assert found.state.tensors[Kind.PARAMETERS]["w"].device == ELSEWHERE
     assert found.state.tensors[Kind.CLIPPING]["parameters"].device.type == "cpu"
     assert {v.device for v in (found.state.private["m"], kept.own["w"], kept.solver["c"])} == {

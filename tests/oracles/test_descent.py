@@ -72,7 +72,7 @@ def test_a_parameter_with_gaps_steps_as_torchs_own_does():
 
 
 def test_a_rounds_buffers_lie_as_their_parameters():
-    """Those that come from the state or a client's memory lie as they were sent."""
+    """Those that come from the state or a client's state lie as they were sent."""
     (image, *_), rng = parameters(), torch.Generator().manual_seed(2)
     kept = noise(rng, 8, 4, 3, 3)
     start = Start(SimpleNamespace(sgd=Sgd(0.1, momentum=0.9)), {"image": image}, {}, {})

@@ -85,9 +85,9 @@ def test_ditto_is_the_loop_by_hand(tmp_path, algorithm, some, momentum):
     kept = ("1.weight", "1.bias", "1.running_mean", "1.running_var")
     expected, own = ditto(job, present, momentum, kept if algorithm == "fedbn" else ())
     assert by_hand.largest_difference(result.model, expected) < 1e-12
-    memories = Checkpoint.read(tmp_path / "run" / "checkpoint.safetensors").memories
+    client_states = Checkpoint.read(tmp_path / "run" / "checkpoint.safetensors").client_states
     for i, v in own.items():
-        found = memories[f"client-{i + 1}"].personal
+        found = client_states[f"client-{i + 1}"].personal
         for name, value in by_hand.averaged(v).items():
             torch.testing.assert_close(found[name], value, atol=1e-12, rtol=1e-11)
     x, y = job.test

@@ -35,7 +35,7 @@ from securefl.privacy.clipped import Quantile
 from securefl.privacy.clipping import ClippedGradients, Clipping
 from securefl.privacy.dp_sgd import DpSgd, PrivateStep
 from securefl.privacy.randomness import Seeded, secret
-from securefl.types import Kind, Memory
+from securefl.types import ClientState, Kind
 
 pytestmark = pytest.mark.usefixtures("quick", "uncounted")
 
@@ -198,7 +198,10 @@ def test_rounds_are_algorithm_1(norm, clipping, solver):
     """
     found, expected, clips = run_and_hand(norm, clipping, solver)
     assert by_hand.largest_difference(found.result.model, expected) < 1e-12
-    kept = [memory.solver.get("privacy/clip") for memory in found.rounds[-1].kept_after.values()]
+    kept = [
+        client_state.solver.get("privacy/clip")
+        for client_state in found.rounds[-1].kept_after.values()
+    ]
     if clipping == "adaptive":
         assert [float(clip) for clip in kept] == pytest.approx(clips, rel=1e-12)
         assert min(abs(clip - FIRST_CLIP) for clip in clips) > 0.05
@@ -240,9 +243,9 @@ def step_of(**changes):
     return PrivateStep(**usual | changes)
 
 
-def begun(step, model, data, randomness, *, loss=total_output, solver=None, memory=None):
+def begun(step, model, data, randomness, *, loss=total_output, solver=None, client_state=None):
     """A session of one client."""
-    work = work_of(model, data, loss, memory=memory)
+    work = work_of(model, data, loss, client_state=client_state)
     parameters = trained_parameters(model)
     zeros = {name: torch.zeros_like(p) for name, p in parameters.items()}
     start = Start(work, parameters, copied(parameters), zeros)
@@ -422,7 +425,9 @@ def test_a_client_says_nothing_of_its_sample_but_the_sum():
         work = work_of(model, data, total_output, n_steps=4)
         found.append(algorithm.client(algorithm.init(model), work, exchange=None))
     torch.testing.assert_close(found[0].tensors, found[1].tensors, rtol=0, atol=1e-12)
-    torch.testing.assert_close(found[0].memory.solver, found[1].memory.solver, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        found[0].client_state.solver, found[1].client_state.solver, rtol=0, atol=1e-12
+    )
     assert found[0].tensors[Kind.PARAMETERS]["weight"].sub(1).abs().min() > 1e-6
 
 
@@ -497,7 +502,7 @@ def test_the_clip_norm_finds_the_quantile_of_the_norms(target, first):
     session = begun(step, linear(3), labelled(torch.from_numpy(x)), Seeded)
     for _ in range(300):
         session.gradients(nullcontext)
-    found = float(session.end().memory["privacy/clip"])
+    found = float(session.end().client_state["privacy/clip"])
     assert found == pytest.approx(np.quantile(norms, target), rel=0.2)
 
 
@@ -505,15 +510,17 @@ def test_a_client_goes_on_with_the_clip_norm_that_it_found():
     """Also beside what its solver remembers; the settings' is for the first round alone."""
     x = torch.randn(9, SIDE, generator=generator(2), dtype=torch.float64)
     step = step_of(clip=1e-3, quantile=Quantile(0.5, 8, 1.0))
-    memory = Memory()
+    client_state = ClientState()
     for expected in (1e-3, None):
-        session = begun(step, linear(SIDE), labelled(x), Seeded, solver=Scaffold(), memory=memory)
+        session = begun(
+            step, linear(SIDE), labelled(x), Seeded, solver=Scaffold(), client_state=client_state
+        )
         assert expected is None or session.private.clip == expected
-        assert expected is not None or session.private.clip == memory.solver["privacy/clip"]
+        assert expected is not None or session.private.clip == client_state.solver["privacy/clip"]
         session.gradients(nullcontext)
-        memory = Memory(solver=session.end().memory)
-        assert memory.solver.keys() == {"weight", "privacy/clip"}
-    assert float(memory.solver["privacy/clip"]) > 1e-3 * math.exp(0.1)
+        client_state = ClientState(solver=session.end().client_state)
+        assert client_state.solver.keys() == {"weight", "privacy/clip"}
+    assert float(client_state.solver["privacy/clip"]) > 1e-3 * math.exp(0.1)
 
 
 class StopError(Exception):
@@ -587,7 +594,11 @@ def test_a_solver_of_two_passes_is_refused(solver):
 def test_a_term_beside_the_loss_is_refused():
     """MOON's, once it has a last model; without one it is SGD, and FedProx's is no such term."""
     job = by_hand.task("mlp", "group", SIZES)
-    step, loss, last = step_of(), functional.cross_entropy, Memory(solver=copied(_parameters(job)))
+    step, loss, last = (
+        step_of(),
+        functional.cross_entropy,
+        ClientState(solver=copied(_parameters(job))),
+    )
     for solver in (MOON, FedProx(mu=0.3)):
         first = begun(
             step, copy.deepcopy(job.model), job.clients[0], Seeded, loss=loss, solver=solver
@@ -601,7 +612,7 @@ def test_a_term_beside_the_loss_is_refused():
         Seeded,
         loss=loss,
         solver=Moon(mu=1.0, temperature=0.5),
-        memory=last,
+        client_state=last,
     )
     with pytest.raises(ConfigError, match=r'a term of its own.*solver\.name = "sgd"'):
         later.gradients(nullcontext)

@@ -92,7 +92,7 @@ class Padding(nn.Module):
     ids=lambda settings: settings[-1],
 )
 def test_who_takes_part_and_for_how_long_changes_nothing(settings):
-    """Clients of other batches and steps are beside their like, and memories are each one's own."""
+    """Clients of other batches and steps are beside their like, and states are each one's own."""
     require_same(["algorithm.name=fedavg", *settings])
 
 

@@ -78,9 +78,9 @@ def test_kept_layers_are_each_clients_own_and_the_rest_is_averaged(tmp_path, nam
     assert [len(of) for of in present] == [2 if some else 4] * ROUNDS
     expected, own = loop(job, kept, present)
     assert by_hand.largest_difference(result.model, expected) < 1e-12
-    memories = Checkpoint.read(tmp_path / "run" / "checkpoint.safetensors").memories
+    client_states = Checkpoint.read(tmp_path / "run" / "checkpoint.safetensors").client_states
     for i in {i for of in present for i in of}:
-        found = memories[f"client-{i + 1}"].own
+        found = client_states[f"client-{i + 1}"].own
         assert found.keys() == set(kept)
         for key, value in own[i].items():
             torch.testing.assert_close(found[key], value, atol=1e-12, rtol=1e-12)

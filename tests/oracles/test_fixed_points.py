@@ -20,7 +20,7 @@ from securefl.algorithms.solvers.feddc import FedDC
 from securefl.algorithms.solvers.feddyn import FedDyn
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.solver import Start
-from securefl.types import Kind, Memory, Total
+from securefl.types import ClientState, Kind, Total
 
 N, DIM, STEPS, LR = 6, 3, 2, 0.2
 WEIGHTS = {"uniform": [1 / 8] * N, "samples": [n / 64 for n in (3, 5, 8, 11, 14, 20)]}
@@ -51,7 +51,7 @@ def trained(solver, quadratic, state, kept):
     def gradient(around, beside):
         model.w.grad = a @ (model.w.detach() - b)
 
-    work = SimpleNamespace(memory=Memory(solver=kept), local_steps=STEPS)
+    work = SimpleNamespace(client_state=ClientState(solver=kept), local_steps=STEPS)
     origin, control = state.tensors[Kind.PARAMETERS], state.tensors.get(Kind.CONTROL, {})
     session = solver.begin(Start(work, {"w": model.w}, origin, control, gradient))
     for _ in range(STEPS):
@@ -75,7 +75,7 @@ def errors(solver, server, weights, rounds):
         chosen = torch.randperm(N, generator=rng)[: N // 2].tolist()
         ends = [trained(solver, clients[i], state, kept[i]) for i in chosen]
         for i, end in zip(chosen, ends, strict=True):
-            kept[i] = end.memory
+            kept[i] = end.client_state
         weight = sum(weights[i] for i in chosen)
         sent = {Kind.PARAMETERS: [end.parameters["w"] for end in ends]}
         if ends[0].control:

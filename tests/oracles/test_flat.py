@@ -10,7 +10,7 @@ import torch
 from by_hand import task
 from elsewhere import ELSEWHERE
 from on_device import configured
-from played import same_memory
+from played import same_client_state
 from side_by_side import vector
 from torch import nn
 
@@ -216,8 +216,8 @@ def test_a_refused_contribution_leaves_what_its_client_kept(monkeypatch, engine)
     chosen = "algorithm.name=fedbn", "solver.name=scaffold", f"run.engine={engine}"
     rounds = simulated(configured("cpu", *chosen), task(sizes=(10, 10, 10)), None, None)
     rounds.step()
-    memories = rounds.parts.engine.memories
-    before = copy.deepcopy(dict(memories))
+    client_states = rounds.parts.engine.client_states
+    before = copy.deepcopy(dict(client_states))
     hand_over = Client.hand_over
 
     def refusing(client, *about):
@@ -228,8 +228,10 @@ def test_a_refused_contribution_leaves_what_its_client_kept(monkeypatch, engine)
     monkeypatch.setattr(Client, "hand_over", refusing)
     assert rounds.step().dropped == ("client-2",)
     rounds.close()
-    assert all(before[name].own and before[name].solver for name in memories)
-    assert {name for name in memories if same_memory(memories[name], before[name])} == {"client-2"}
+    assert all(before[name].own and before[name].solver for name in client_states)
+    assert {
+        name for name in client_states if same_client_state(client_states[name], before[name])
+    } == {"client-2"}
 
 
 def test_what_looks_into_a_tensor_sees_it_still():

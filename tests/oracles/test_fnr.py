@@ -301,7 +301,9 @@ def test_what_is_a_clients_own_is_refined_and_stays_there():
         settings = config(*training, "run.engine=sequential", rounds=1)
         rounds = simulated(settings, task)
         rounds.step()
-        engines[name] = [memory.own for memory in rounds.parts.engine.memories.values()]
+        engines[name] = [
+            client_state.own for client_state in rounds.parts.engine.client_states.values()
+        ]
     differ = [
         any(not torch.equal(one[name], other[name]) for name in one)
         for one, other in zip(engines["plain"], engines["fnr"], strict=True)

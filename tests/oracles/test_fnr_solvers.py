@@ -247,7 +247,10 @@ def test_the_servers_drift_stays_the_clients_mean(solver):
         engine = rounds.parts.engine
         total = sum(client.weight for client in engine._clients.values())
         p = [client.weight / total for client in engine._clients.values()]
-        drift = mean(p, [drifts(solver, memory.solver) for memory in engine.memories.values()])
+        drift = mean(
+            p,
+            [drifts(solver, client_state.solver) for client_state in engine.client_states.values()],
+        )
         assert drift.keys() == weights(job.model).keys()
         for name, value in drift.items():
             torch.testing.assert_close(state.private[f"drift/{name}"], value, rtol=0, atol=1e-12)

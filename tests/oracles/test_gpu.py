@@ -145,7 +145,7 @@ def test_a_run_goes_on_from_a_file_on_the_gpu(tmp_path):
     one, other = (simulated(config, clients(), None, None) for _ in range(2))
     one.step()
     path = tmp_path / "checkpoint"
-    path.write_bytes(Checkpoint(one.state, one.parts.engine.memories).to_bytes())
+    path.write_bytes(Checkpoint(one.state, one.parts.engine.client_states).to_bytes())
     other.go_back_to(Checkpoint.read(path))
     for run in (one, other):
         run.step()

@@ -192,7 +192,7 @@ def test_whatever_trains_factors_stay_and_statistics_are_the_measured(beside):
         clients = [(share, x) for share, (x, _) in zip(p, job.clients, strict=True)]
         assert largest(after, measured(model, before, clients)) < 1e-12
     assert not [n for n, _ in run.result.model.named_parameters() if FACTOR in n]
-    kept = [memory.policy for memory in run.rounds[-1].kept_after.values()]
+    kept = [client_state.policy for client_state in run.rounds[-1].kept_after.values()]
     assert all(of.keys() == norms(job.model).keys() for of in kept)
 
 

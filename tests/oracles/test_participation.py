@@ -12,7 +12,7 @@ from by_hand import BATCH, LR, averaged, batches, buffers_of, config, mean, sgd,
 from by_hand import task as by_hand_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played import place, played, same_memory
+from played import place, played, same_client_state
 from quadratic import IDENTITY, descend, quadratics
 from quadratic import task as quadratic_task
 
@@ -89,7 +89,9 @@ def test_momentum_goes_on_where_a_client_left_it():
     expected, kept = by_hand(job, run.selected, momentum=0.8)
     close_models(run.result.model, expected)
     after = run.rounds[-1].kept_after
-    assert {client for client, memory in after.items() if memory.momentum} == kept.keys()
+    assert {
+        client for client, client_state in after.items() if client_state.momentum
+    } == kept.keys()
     for client, buffers in kept.items():
         close(dict(after[client].momentum), buffers)
 
@@ -111,8 +113,8 @@ def test_what_a_client_keeps_moves_in_its_own_rounds_alone(beside):
     run = played(config(*HALF, *beside, "algorithm.local_steps=2", rounds=4), task())
     moved = set()
     for each in run.rounds:
-        for client, memory in each.kept_before.items():
-            if not same_memory(each.kept_after[client], memory):
+        for client, client_state in each.kept_before.items():
+            if not same_client_state(each.kept_after[client], client_state):
                 assert client in each.participants.selected
                 moved.add(client)
     keeping = [] if beside == ["algorithm.name=fedtan"] else run.selected

@@ -135,10 +135,10 @@ def in_round_3(happens):
     def arrange(loop, patch):
         stage = FileStore.stage
 
-        def staged(self, number, memories):
+        def staged(self, number, client_states):
             if (self.client, number) == ("carol", 3):
                 happens()
-            stage(self, number, memories)
+            stage(self, number, client_states)
 
         patch.setattr(FileStore, "stage", staged)
 

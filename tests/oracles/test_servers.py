@@ -21,7 +21,7 @@ from securefl.algorithms.servers.server_optimiser import Averaged
 from securefl.build.training import chosen_algorithm
 from securefl.data.samples import minibatches, samples
 from securefl.federation.training import round_generator
-from securefl.types import Kind, Memory, Total
+from securefl.types import ClientState, Kind, Total
 
 ROUNDS, STEPS, LR = 6, 3, 0.2
 QUICK = ("server.beta1=0.5", "server.beta2=0.5")
@@ -277,7 +277,7 @@ def test_fednova_loses_no_digits_over_many_steps():
                 2000,
                 functional.mse_loss,
                 Sgd(0.01),
-                Memory(),
+                ClientState(),
                 torch.Generator(),
             )
             sent.append(algorithm.client(state, work, None).tensors)

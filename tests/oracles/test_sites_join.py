@@ -84,10 +84,10 @@ def test_the_model_is_that_of_both_halves_one_after_the_other(job, monkeypatch, 
     first = simulated(config, securefl.task_of_sites(config, files))
     first.step()
     first.step()
-    state, memories = first._state, first.parts.engine.memories
+    state, client_states = first._state, first.parts.engine.client_states
     numbers = {"counted_in": dict.fromkeys(OLD, 2.0)}
     second = simulated(after.config, securefl.task_of_sites(after.config, after.sites))
-    second.go_back_to(Checkpoint(state, memories, numbers))
+    second.go_back_to(Checkpoint(state, client_states, numbers))
     second.step()
     second.step()
     wanted = second._state.tensors

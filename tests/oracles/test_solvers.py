@@ -27,7 +27,7 @@ from securefl.data.samples import minibatches, samples
 from securefl.errors import ConfigError, DataError
 from securefl.federation.training import round_generator
 from securefl.models.build import build_model
-from securefl.types import Kind, Memory
+from securefl.types import ClientState, Kind
 
 ROUNDS, STEPS, LR = 5, 3, 0.2
 SIZES = (12, 30, 21)
@@ -382,7 +382,7 @@ def test_a_clients_own_tensors_get_no_correction(solver):
     task = job()
     x, y = task.clients[0]
     travelling = ["0.weight", "0.bias", "3.weight", "3.bias"]
-    memory, control = Memory(), solver.control(task.model)
+    client_state, control = ClientState(), solver.control(task.model)
     for round_number in range(2):
         model = copy.deepcopy(task.model)
         origin = {n: w.detach() + 0.1 for n, w in model.named_parameters() if n in travelling}
@@ -393,13 +393,13 @@ def test_a_clients_own_tensors_get_no_correction(solver):
             1,
             functional.cross_entropy,
             Sgd(0.1),
-            memory,
+            client_state,
             torch.Generator(),
         )
         session = solver.begin(Start(work, trained_parameters(model), origin, control))
         session.gradients(nullcontext)
         end = session.end()
-        memory = Memory(solver=end.memory)
+        client_state = ClientState(solver=end.client_state)
         control = {name: value + 1 for name, value in control.items()}
         plain = copy.deepcopy(task.model)
         functional.cross_entropy(plain(x), y).backward()
@@ -411,7 +411,7 @@ def test_a_clients_own_tensors_get_no_correction(solver):
         first_of_scaffold = round_number == 0 and isinstance(solver, Scaffold)
         assert corrected == (set() if first_of_scaffold else set(travelling))
         assert set(end.parameters) == set(travelling)
-        assert not any("1." in name for name in [*end.control, *end.memory])
+        assert not any("1." in name for name in [*end.control, *end.client_state])
 
 
 @pytest.mark.parametrize("solver", ["scaffold", "feddc"])

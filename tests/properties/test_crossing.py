@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from securefl.simulation.processes.ipc import ALIGNED, Gone, framed, receive, send, unframed
-from securefl.types import Kind, Memory
+from securefl.types import ClientState, Kind
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 
@@ -43,15 +43,19 @@ def require_same(one, other):
 def test_a_pipe_gives_tensors_as_they_lie(values, text):
     """Names, bytes, and tensors with their types, shapes and strides; a copy, to be written to."""
     before = [value.clone() for value in values]
-    sent = {"text": text, "memory": Memory(own=dict(enumerate(values))), "kind": Kind.CONTROL}
+    sent = {
+        "text": text,
+        "client_state": ClientState(own=dict(enumerate(values))),
+        "kind": Kind.CONTROL,
+    }
     here, there = multiprocessing.Pipe()
     with here, there:
         send(here, sent)  # less than a pipe holds
         got = receive(there)
     assert (got["text"], got["kind"]) == (text, Kind.CONTROL)
     for i, value in enumerate(values):
-        require_same(value, got["memory"].own[i])
-        got["memory"].own[i].zero_()
+        require_same(value, got["client_state"].own[i])
+        got["client_state"].own[i].zero_()
         assert torch.equal(value, before[i])
 
 

@@ -345,7 +345,7 @@ class SpoilingItsOwn:
     def client(self, state, work, exchange):
         contribution = self.inner.client(state, work, exchange)
         if state.round == 1 and (next(work.batches)[1] == 2).all():
-            next(iter(contribution.memory.own.values())).view(-1)[0] = float("nan")
+            next(iter(contribution.client_state.own.values())).view(-1)[0] = float("nan")
         return contribution
 
 

@@ -112,7 +112,7 @@ def test_a_checkpoint_with_another_standing_is_refused(tmp_path, name, numbers, 
     path = tmp_path / "run" / "checkpoint.safetensors"
     found = Checkpoint.read(path)
     merged = {**found.numbers, name: {**found.numbers[name], **numbers}}
-    path.write_bytes(Checkpoint(found.state, found.memories, merged).to_bytes())
+    path.write_bytes(Checkpoint(found.state, found.client_states, merged).to_bytes())
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     with pytest.raises(RunFolderError, match=message):
         securefl.resume(tmp_path / "run", task())

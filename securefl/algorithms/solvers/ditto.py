@@ -41,7 +41,7 @@ class Ditto(Solver):
 
         work = start.work
         model = copy.deepcopy(work.model)
-        lay_over(model, work.memory.personal)
+        lay_over(model, work.client_state.personal)
         shared_batches, own_batches = tee(work.batches)
         own = trained_parameters(model)
         return _Session(

@@ -44,17 +44,17 @@ class FedDC(Solver):
 
     def begin(self, start: Start) -> _Session:
         """Begin a round; h_i and c_i are remembered."""
-        kept = start.work.memory.solver
+        kept = start.work.client_state.solver
         drift, own = (
             {n: kept.get(f"{part}/{n}", zero) for n, zero in start.zeros().items()}
             for part in (DRIFT, GRADIENT)
         )
         return _Session(start, self.alpha, drift, own, start.zeros())
 
-    def followed(self, memory: NamedTensors, moved: NamedTensors) -> NamedTensors:
+    def followed(self, client_state: NamedTensors, moved: NamedTensors) -> NamedTensors:
         """Return what a client remembers whose model has `moved` after its last step."""
         drift = {f"{DRIFT}/{name}": move for name, move in moved.items()}
-        return {name: v + drift[name] if name in drift else v for name, v in memory.items()}
+        return {name: v + drift[name] if name in drift else v for name, v in client_state.items()}
 
 
 @dataclass(frozen=True, slots=True)

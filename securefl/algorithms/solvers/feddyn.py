@@ -35,9 +35,9 @@ class FedDyn(Solver):
         """Begin a round; h_i, the gradient of F_i at the last w_i, is remembered."""
         return _Session(start, self.alpha, start.remembered())
 
-    def followed(self, memory: NamedTensors, moved: NamedTensors) -> NamedTensors:
+    def followed(self, client_state: NamedTensors, moved: NamedTensors) -> NamedTensors:
         """Return h_i of a client whose model has `moved` after its last step, as the server's h."""
-        return {name: h - self.alpha * moved[name] for name, h in memory.items()}
+        return {name: h - self.alpha * moved[name] for name, h in client_state.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Moon(Solver):
 
     def begin(self, start: Start) -> _Session:
         """Begin a round; the client's last model is remembered."""
-        last = start.work.memory.solver
+        last = start.work.client_state.solver
         references = [_reference(start, last), _reference(start, {})] if last else []
         return _Session(start, self.mu, self.temperature, references)
 

@@ -73,7 +73,7 @@ class Start:
 
     def remembered(self) -> dict[str, Tensor]:
         """Return what the solver's last round left of the parameters that travel, or zeros."""
-        kept = self.work.memory.solver
+        kept = self.work.client_state.solver
         return {name: kept.get(name, zero) for name, zero in self.zeros().items()}
 
     def zeros(self) -> dict[str, Tensor]:
@@ -92,7 +92,7 @@ class End:
     parameters: NamedTensors
     """Tensors that are averaged as this client's w_i; the names of `Start.origin`."""
     control: NamedTensors
-    memory: NamedTensors
+    client_state: NamedTensors
     personal: NamedTensors = field(default_factory=dict)
     """All tensors of a model of the client's own beside w_i, by which it is scored."""
 
@@ -131,7 +131,7 @@ class Solver(SolverChoice):
 
     @abstractmethod
     def begin(self, start: Start) -> LocalSession:
-        """Begin one client's round; what its last one left is `start.work.memory.solver`."""
+        """Begin one client's round; what its last one left is `start.work.client_state.solver`."""
 
 
 def trained(start: Start) -> dict[str, Tensor]:

@@ -38,7 +38,16 @@ from securefl.privacy.client_level import ClientLevel
 from securefl.settings.axes import REFINEMENTS, SELECTORS
 from securefl.settings.tables import Config
 from securefl.task import Task
-from securefl.types import Contribution, Kind, Memory, MessageSpec, NamedTensors, Plan, State, Total
+from securefl.types import (
+    ClientState,
+    Contribution,
+    Kind,
+    MessageSpec,
+    NamedTensors,
+    Plan,
+    State,
+    Total,
+)
 
 _CHUNK = 64
 """Samples whose gradients are in memory at once."""
@@ -285,4 +294,4 @@ class _Nobody:
 def _work(model: nn.Module, seed: int) -> Work:
     nothing = samples((torch.zeros(2, 1), torch.zeros(2)), "a canary")
     rng = torch.Generator().manual_seed(seed)
-    return Work(model, nothing, iter(()), 1, nn.functional.mse_loss, Sgd(0.0), Memory(), rng)
+    return Work(model, nothing, iter(()), 1, nn.functional.mse_loss, Sgd(0.0), ClientState(), rng)

@@ -34,7 +34,7 @@ from securefl.simulation.processes.messages import (
     TorchSettings,
     key_ids,
 )
-from securefl.types import Floats, Memory, State
+from securefl.types import ClientState, Floats, State
 
 MOST_DEATHS = 3
 """Deaths of workers in one round that end the run."""
@@ -70,8 +70,8 @@ class Workers:
         self._clients = clients
         self._profiling = profiling
         self._precision = precision
-        self._memories = ClientStates(trained.data)
-        self._staged: Mapping[str, Memory] = {}
+        self._client_states = ClientStates(trained.data)
+        self._staged: Mapping[str, ClientState] = {}
         self._deaths = (0, 0)
         """Round, and number of workers that have died in it."""
         self._machines = machines
@@ -88,9 +88,9 @@ class Workers:
         return self._machines.n_threads
 
     @property
-    def memories(self) -> Mapping[str, Memory]:
-        """States of clients: copies of the workers' own, see `Engine.memories`."""
-        return self._memories
+    def client_states(self) -> Mapping[str, ClientState]:
+        """States of clients: copies of the workers' own, see `Engine.client_states`."""
+        return self._client_states
 
     def present(self, round_number: int, names: Sequence[str]) -> Sequence[str]:
         """Return all of them: see `Engine.present`."""
@@ -110,7 +110,7 @@ class Workers:
         """Keep the new states: see `Engine.counted`."""
         for name in ongoing.counted:
             if name in self._staged:
-                self._memories[name] = self._staged[name]
+                self._client_states[name] = self._staged[name]
         self._staged = {}
         with suppress(WorkerLost):  # the one in its place is given the copies
             counted(self, ongoing, self._home)
@@ -125,10 +125,10 @@ class Workers:
             except WorkerLost:
                 continue
 
-    def restore(self, memories: Mapping[str, Memory]) -> None:
+    def restore(self, client_states: Mapping[str, ClientState]) -> None:
         """Restore states: see `Engine.restore`."""
-        for name, memory in memories.items():
-            self._memories[name] = memory
+        for name, client_state in client_states.items():
+            self._client_states[name] = client_state
         self._told.clear()
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
@@ -189,8 +189,8 @@ class Workers:
             {name: run.index[name] for name in names},
         )
         members = tuple(Member.of(self._clients[name]) for name in names)
-        memories = {name: self._memories[name] for name in names}
-        return Setup(clients, members, memories, self._profiling, self._precision)
+        client_states = {name: self._client_states[name] for name in names}
+        return Setup(clients, members, client_states, self._profiling, self._precision)
 
     def _settings(self, number: int) -> TorchSettings:
         return TorchSettings(

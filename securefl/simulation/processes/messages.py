@@ -18,7 +18,7 @@ from securefl.exchange.sums import Sealer
 from securefl.federation.client import Client
 from securefl.federation.query import Profiling
 from securefl.simulation.clients import Clients
-from securefl.types import Floats, Kind, Memory
+from securefl.types import ClientState, Floats, Kind
 
 _Plain = TypeVar("_Plain", PlainChannel, PlainMatch)
 
@@ -74,7 +74,7 @@ class Setup:
 
     clients: Clients
     members: tuple[Member, ...]
-    memories: Mapping[str, Memory]
+    client_states: Mapping[str, ClientState]
     """States of the clients so far."""
     profiling: Profiling | None
     precision: Floats

@@ -106,9 +106,9 @@ class _Worker:
         if clients.device.type == "cuda":
             clients.model.to("cuda")  # this worker's
         self._roles = {member.name: member.client() for member in setup.members}
-        memories = ClientStates(clients.data)
-        for name, memory in setup.memories.items():
-            memories[name] = memory
+        client_states = ClientStates(clients.data)
+        for name, client_state in setup.client_states.items():
+            client_states[name] = client_state
         training, model = clients.training, clients.model
         self.site = Site(
             self._roles,
@@ -116,7 +116,7 @@ class _Worker:
             Respondent(self._roles, clients.data, model, training.loss, setup.profiling),
             lambda state: clients.algorithm.plan(state, model),
             setup.precision,
-            RamStore(memories),
+            RamStore(client_states),
         )
 
     def take(self, keys: SealingKeys) -> None:

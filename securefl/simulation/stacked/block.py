@@ -11,7 +11,7 @@ from securefl.algorithms.algorithm import copied
 from securefl.exchange.layout import Row, Rows
 from securefl.federation.clients_round import ClientsRound
 from securefl.simulation.stacked.wide_model import parts, repeated
-from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Total
+from securefl.types import ClientState, Contribution, Kind, NamedTensors, State, Total
 
 
 class Repeated(Mapping[str, Tensor]):
@@ -40,13 +40,15 @@ def block_state(state: State, n_clients: int) -> State:
     return State(state.round, tensors, state.private)
 
 
-def block_memory(memories: Sequence[Memory], state: State, device: torch.device) -> Memory:
+def block_memory(
+    client_states: Sequence[ClientState], state: State, device: torch.device
+) -> ClientState:
     """Join the clients' states; a client without gets zeros, or for `own` the model's tensor."""
     model = (state.tensors.get(kind, {}) for kind in (Kind.PARAMETERS, Kind.STATISTICS))
     known = {name: value for named in model for name, value in named.items()}
 
     def joined(part: str) -> dict[str, Tensor]:
-        kept: list[NamedTensors] = [getattr(memory, part) for memory in memories]
+        kept: list[NamedTensors] = [getattr(client_state, part) for client_state in client_states]
         names = {name: named[name] for named in kept for name in named}
         absent = {n: known[n] if part == "own" else torch.zeros_like(v) for n, v in names.items()}
         if vectors := _vectors(kept, absent):
@@ -56,7 +58,7 @@ def block_memory(memories: Sequence[Memory], state: State, device: torch.device)
             for name, other in absent.items()
         }
 
-    return Memory(**{field.name: joined(field.name) for field in fields(Memory)})
+    return ClientState(**{field.name: joined(field.name) for field in fields(ClientState)})
 
 
 def _vectors(kept: Sequence[NamedTensors], absent: NamedTensors) -> list[Tensor]:
@@ -83,10 +85,12 @@ def _side_by_side(rows: Rows) -> dict[str, Tensor]:
 def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
     """Yield each client's contribution: a `Row` for each kind, and a state of its own."""
     tensors = {kind: list(_rows(named, n_clients)) for kind, named in wide.tensors.items()}
-    kept = {f.name: _kept(getattr(wide.memory, f.name), n_clients) for f in fields(Memory)}
+    kept = {
+        f.name: _kept(getattr(wide.client_state, f.name), n_clients) for f in fields(ClientState)
+    }
     for i in range(n_clients):
-        memory = Memory(**{part: of[i] for part, of in kept.items()})
-        yield Contribution({kind: named[i] for kind, named in tensors.items()}, memory)
+        client_state = ClientState(**{part: of[i] for part, of in kept.items()})
+        yield Contribution({kind: named[i] for kind, named in tensors.items()}, client_state)
 
 
 def _kept(named: NamedTensors, n_clients: int) -> Sequence[NamedTensors]:

@@ -82,7 +82,7 @@ class Stacked:
     def _to_measure(self, ongoing: ClientsRound) -> bool:
         """Return whether clients measure columns in this round, together or each its own."""
         names = standard_tensors(self._clients.model)
-        kept = (names <= memory.own.keys() for memory in ongoing.memories.values())
+        kept = (names <= client_state.own.keys() for client_state in ongoing.client_states.values())
         return not is_measured(ongoing.state, names) and not all(kept)
 
     def _trained(
@@ -110,7 +110,7 @@ class Stacked:
             max(steps),
             block_loss(training.loss, k, present),
             training.sgd(state.round),
-            block_memory([ongoing.memories[name] for name in names], state, clients.device),
+            block_memory([ongoing.client_states[name] for name in names], state, clients.device),
             generators[0],
         )
         weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)
