@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 
@@ -48,8 +49,8 @@ def test_in_the_clear_the_model_is_that_of_one_process_bit_for_bit(site, model):
     assert [(m.accuracy, m.loss) for m in record.metrics] == [
         (m.accuracy, m.loss) for m in wanted.metrics
     ]
-    # The same files, but for pictures, which `quick` leaves out here; and the same messages.
-    pictures = {"accuracy.png", "traffic.png"}
+    # The same files, but for what the command adds, and `quick` leaves out; and the same messages.
+    pictures = {"accuracy.png", "traffic.png", "report.html"}
     assert names(here.folder / "run") - pictures == names(alone)
     assert messages(record) == messages(wanted)
 
@@ -170,7 +171,8 @@ def test_ctrl_c_ends_the_server_and_its_clients_in_one_line(site):
     clients = here.clients()
     server.wait_for(r"Round 1/")
     assert server.interrupt() == 130
-    assert server.text().endswith(f"securefl run --resume {here.folder / 'run'}\n\nInterrupted.\n")
+    ends = rf"securefl run --resume {here.folder / 'run'}\n\n\S+Z Interrupted\.\n"
+    assert re.search(f"{ends}$", server.text())
     assert [client.ended(30) for client in clients] == [1, 1, 1]
     for process in (server, *clients):
         assert "Traceback" not in process.text()
@@ -204,7 +206,7 @@ def test_a_federations_run_goes_on_and_is_looked_at_by_its_folder_alone(
     quick_is_tiny(monkeypatch)
     for said, *command in [
         ("Selected", "profiles", run),
-        ("Plot: ", "compare", run, alone),
+        ("Plot: ", "compare", run, alone, "--out", "both.png"),
         ("Accuracy", "evaluate", run),
         ("Report: ", "audit", run),
     ]:
