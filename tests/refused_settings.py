@@ -464,6 +464,12 @@ WRONG = {
         "[samples] without data.names",
         "name the sites as their certificates do",
     ),
+    "standardised samples, private": Wrong(
+        (*SITES, "privacy.level=client", "algorithm.name=fixbn", "algorithm.weights=uniform"),
+        'samples.standardise = true with privacy.level = "client"',
+        "exact sums over records",
+        "set samples.standardise = false",
+    ),
     "centralised samples": Wrong(
         (
             *SITES,

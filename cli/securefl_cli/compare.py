@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from securefl.errors import RunFolderError
 from securefl.io.text import printable
+from securefl_cli.as_json import json_option, say_json
 
 if TYPE_CHECKING:
     from securefl.federation.ledger import Ledger
@@ -106,7 +107,8 @@ def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:
     type=click.Path(path_type=Path, dir_okay=False),
     help="One page, too, with curves, results, and the settings in which the runs differ.",
 )
-def compare(runs: tuple[Path, ...], out: Path | None, html: Path | None) -> None:
+@json_option
+def compare(runs: tuple[Path, ...], out: Path | None, html: Path | None, as_json: bool) -> None:
     """Print runs side by side, with --out draw their score and loss, with --html write a page.
 
     Where all runs simulate devices, a second picture has the score against simulated hours and Wh.
@@ -126,26 +128,45 @@ def compare(runs: tuple[Path, ...], out: Path | None, html: Path | None) -> None
     for path, record in records.items():
         if not record.metrics:
             raise RunFolderError(f"{path}: no round is complete; go on with {way_on(Path(path))}")
-    print_runs(
-        {
-            name: (record.metrics, Ledger(list(record.ledger)))
-            for name, record in zip(names, records.values(), strict=True)
-        }
-    )
+    found = {
+        name: (record.metrics, Ledger(list(record.ledger)))
+        for name, record in zip(names, records.values(), strict=True)
+    }
+    if as_json:
+        say_json([_as_row(name, *of) for name, of in found.items()])
+    else:
+        print_runs(found)
     metrics = {name: record.metrics for name, record in zip(names, records.values(), strict=True)}
     if out:
         write_atomically(out, score_plot(metrics))
-        click.echo(f"Plot: {out}")
+        click.echo(f"Plot: {out}", err=as_json)
         if cost := cost_figure(metrics):
             beside = out.with_name(f"{out.stem}-cost{out.suffix}")
             write_atomically(beside, png(cost))
-            click.echo(f"Cost: {beside}")
+            click.echo(f"Cost: {beside}", err=as_json)
     if html:
         from securefl.report.run_page import comparison_page
 
         page = comparison_page(dict(zip(names, records.values(), strict=True)))
         write_atomically(html, page.encode())
-        click.echo(f"Report: {html}")
+        click.echo(f"Report: {html}", err=as_json)
+
+
+def _as_row(name: str, metrics: Sequence[RoundMetrics], ledger: Ledger) -> dict[str, Any]:
+    """Return what `compare --json` says of a run: its last and its best round, and what it sent."""
+    from securefl.report.reading import what_the_server_reads
+    from securefl.runs.folder_reader import best_of
+
+    best, sent = best_of(metrics), ledger.upload_bytes()
+    return {
+        "run": name,
+        "metric": metrics[-1].metric,
+        "last": metrics[-1],
+        "best": best,
+        "upload_bytes": sent,
+        "seconds": sum(m.seconds for m in metrics),
+        "the_server_could_read": what_the_server_reads(ledger),
+    }
 
 
 def _labels(names: list[str], paths: list[str]) -> list[str]:

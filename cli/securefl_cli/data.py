@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from securefl.data.catalogue import DATA_SETS, DataSet
 from securefl.data.packages import find_packaged, install_command
+from securefl_cli.as_json import json_option, say_json
 
 WIDTH = 100
 """Columns that a line has at most, but for one word that is longer."""
@@ -45,7 +45,7 @@ def data() -> None:
     metavar="DIR",
     help="Look here for files, by their names, and name it in the commands.",
 )
-@click.option("--json", "as_json", is_flag=True, help="A list of JSON objects, for programs.")
+@json_option
 def list_data_sets(data_root: Path | None, as_json: bool) -> None:
     """List the data sets, which can be read here, and the command that brings each other one.
 
@@ -60,7 +60,7 @@ def list_data_sets(data_root: Path | None, as_json: bool) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     found = [_listed(name, data_set, data_root) for name, data_set in DATA_SETS.items()]
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in found]))
+        say_json(found)
         return
     click.echo(f"{'Data set':<18}{'Clients':<11}Here")
     said = {None: "?", True: "yes", False: "no"}

@@ -21,6 +21,7 @@ from securefl.metrics.by_name import METRICS, listed
 from securefl.settings.clashes import require_global_model
 from securefl.settings.data_set import require_data_set
 from securefl.settings.load import load_config
+from securefl_cli.as_json import json_option, say_json
 from securefl_cli.own_data import Own, allowed_model_option, sites_option
 from securefl_cli.progress import progress_bar
 
@@ -113,6 +114,7 @@ def note_untrained_statistics(config: Config) -> None:
     "May be given several times."
 )
 @allowed_model_option
+@json_option
 def evaluate_run(  # noqa: PLR0913, PLR0917  (click gives each option)
     run_folder: Path,
     names: tuple[str, ...],
@@ -121,6 +123,7 @@ def evaluate_run(  # noqa: PLR0913, PLR0917  (click gives each option)
     metric: str | None,
     sites: tuple[str, ...],
     model: str | None,
+    as_json: bool,
 ) -> None:
     """Score a finished run's model, with the global BN statistics and with adapted ones.
 
@@ -157,7 +160,10 @@ def evaluate_run(  # noqa: PLR0913, PLR0917  (click gives each option)
         for found in given
         for label, data in found.items()
     ]
-    print_scores(["Data"], rows, adapt_bn)
+    if as_json:
+        say_json(rows)
+    else:
+        print_scores(["Data"], rows, adapt_bn)
     note_untrained_statistics(trained.config)
 
 
@@ -207,8 +213,14 @@ def _row(
     metavar="DIR",
     help="Where the runs and the report go; what is complete there is not run again.",
 )
+@json_option
 def leave_one_out(
-    config_file: Path, settings: tuple[str, ...], adapt_bn: float, batch_size: int, out: Path
+    config_file: Path,
+    settings: tuple[str, ...],
+    adapt_bn: float,
+    batch_size: int,
+    out: Path,
+    as_json: bool,
 ) -> None:
     """Train without each domain in turn, and score that domain's clients.
 
@@ -233,9 +245,12 @@ def leave_one_out(
     except KeyboardInterrupt:
         click.echo("\nGo on with the same command.", err=True)
         raise
-    _print(report)
+    if as_json:
+        click.echo(report.to_json())
+    else:
+        _print(report)
     note_untrained_statistics(config)
-    click.echo(f"Report: {out / MARKDOWN_REPORT}, {out / JSON_REPORT}")
+    click.echo(f"Report: {out / MARKDOWN_REPORT}, {out / JSON_REPORT}", err=as_json)
 
 
 def _watch(

@@ -11,6 +11,7 @@ import click
 from securefl.errors import KeyFileError
 from securefl.io.text import printable
 from securefl_cli import key_members, key_officers, key_renewal, key_rotation
+from securefl_cli.as_json import json_option, say_json
 from securefl_cli.key_contradiction import contradiction
 from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
 from securefl_cli.key_policy import policy, told
@@ -213,7 +214,8 @@ def init(
 
 @keys.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-def show(directory: Path) -> None:
+@json_option
+def show(directory: Path, as_json: bool) -> None:
     """Show the files in DIR, who may hold each, and what is wrong with them.
 
     Of each certificate, from when until when it is valid. DIR may also be a member's own folder,
@@ -230,6 +232,9 @@ def show(directory: Path) -> None:
     from securefl_keys.membership import is_identity
     from securefl_keys.verification import describe
 
+    if as_json:
+        _show_json(directory)
+        return
     if is_identity(directory):
         click.echo("\n".join([*_dates(directory), *_card_secrets(directory)]))
         return
@@ -249,6 +254,20 @@ def show(directory: Path) -> None:
             problems.append(printable(str(error)))
     if problems:
         click.echo("\n".join(["", *(f"Problem: {problem}" for problem in problems)]))
+        raise SystemExit(1)
+
+
+def _show_json(directory: Path) -> None:
+    """Print files, certificates and problems; exits with 1 where there is a problem."""
+    from securefl_keys.membership import dates_in, is_identity
+    from securefl_keys.signed_file import now
+    from securefl_keys.verification import describe
+
+    files = [] if is_identity(directory) else describe(directory)
+    at = now()
+    dates = [{"whose": d.whose, "use": d.use, "dates": d.told(at)} for d in dates_in(directory, at)]
+    say_json({"files": files, "certificates": dates})
+    if any(entry.problems for entry in files):
         raise SystemExit(1)
 
 

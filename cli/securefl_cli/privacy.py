@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from decimal import ROUND_CEILING, Context
 from pathlib import Path
@@ -13,11 +14,13 @@ from rich.table import Table
 
 from securefl.errors import ConfigError
 from securefl.settings.load import load_config
+from securefl_cli.as_json import json_option, say_json
 
 if TYPE_CHECKING:
     from securefl.privacy.history import History
     from securefl.privacy.plan import RecordPlan
     from securefl.report.protection import Protection
+    from securefl.settings.tables import Config
 
 
 @click.group()
@@ -62,6 +65,7 @@ def privacy() -> None:
     metavar="E",
     help="Noisy steps of a client in a round.",
 )
+@json_option
 def plan(  # noqa: PLR0913, PLR0917 -- one argument an option
     target_epsilon: float | None,
     sigma: float | None,
@@ -71,6 +75,7 @@ def plan(  # noqa: PLR0913, PLR0917 -- one argument an option
     batch: int,
     rounds: int,
     local_steps: int,
+    as_json: bool,
 ) -> None:
     """Print the noise multiplier σ that an ε takes, or the ε of a σ, for DP-SGD at each client.
 
@@ -83,6 +88,7 @@ def plan(  # noqa: PLR0913, PLR0917 -- one argument an option
         --batch 200 --rounds 100 --local-steps 5
       securefl privacy plan --sigma 1 --delta 1e-5 --records 6000 --batch 64 --rounds 50
     """  # noqa: D301  (click wants the backspace itself)
+    from securefl.privacy.accountants import Accountant, epsilon
     from securefl.privacy.plan import RecordPlan
 
     if (target_epsilon is None) == (sigma is None):
@@ -92,7 +98,12 @@ def plan(  # noqa: PLR0913, PLR0917 -- one argument an option
     if sigma is None:
         assert target_epsilon is not None  # noqa: S101 -- for mypy: one of the two is given
         sigma = _as_printed(planned.sigma_for(target_epsilon, delta))
-    _print(planned, sigma, delta)
+    if as_json:
+        by = {kind: epsilon([planned.event(sigma)], delta, kind) for kind in Accountant}
+        counts = {"sample_rate": planned.sample_rate, "steps": planned.steps}
+        say_json({"sigma": sigma, "delta": delta, **counts, "epsilon": by})
+    else:
+        _print(planned, sigma, delta)
 
 
 @privacy.command()
@@ -103,7 +114,13 @@ def plan(  # noqa: PLR0913, PLR0917 -- one argument an option
     "--target-epsilon", type=float, metavar="EPSILON", help="Print the privacy.sigma for this ε."
 )
 @click.option("--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting.")
-def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple[str, ...]) -> None:
+@json_option
+def cost(
+    config_file: Path | None,
+    target_epsilon: float | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Print the ε of a job's settings, with all that it would release; nothing is trained.
 
     \b
@@ -117,7 +134,6 @@ def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple
     from securefl.build.job import planned_spending
     from securefl.privacy.calibration import sigma_for
     from securefl.privacy.events import Level
-    from securefl.report.protection import epsilon_said, protections
     from securefl.task import configured_task
 
     planned = planned_spending(config, configured_task(config))
@@ -130,14 +146,15 @@ def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple
     if target_epsilon is not None:
         found = sigma_for(target_epsilon, table.delta, lambda s: history(s).events(level))
         sigma = _as_printed(found)
+    if target_epsilon is not None and not as_json:
         click.echo(f"privacy.sigma = {sigma:.5g}")
-    click.echo(epsilon_said(config, history(sigma)) + "\n")
-    _print_protections(protections(config.with_sigma(sigma)))
+    _say_spent(config.with_sigma(sigma), history(sigma), as_json=as_json)
 
 
 @privacy.command()
 @click.argument("run", type=click.Path(path_type=Path))
-def show(run: Path) -> None:
+@json_option
+def show(run: Path, as_json: bool) -> None:
     """Print what a run has spent so far, and what that protects from whom.
 
     \b
@@ -145,13 +162,25 @@ def show(run: Path) -> None:
       securefl privacy show runs/first
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.privacy.history import History
-    from securefl.report.protection import epsilon_said, protections
     from securefl.runs.folder_reader import read_config
     from securefl.runs.folder_writer import RunFolder
 
-    config = read_config(run)
-    click.echo(epsilon_said(config, RunFolder(run).history() or History()) + "\n")
-    _print_protections(protections(config))
+    _say_spent(read_config(run), RunFolder(run).history() or History(), as_json=as_json)
+
+
+def _say_spent(config: Config, history: History, *, as_json: bool) -> None:
+    """Print the ε of a history, and what it protects from whom."""
+    from securefl.privacy.events import Level
+    from securefl.report.protection import epsilon_said, protections
+
+    if not as_json:
+        click.echo(epsilon_said(config, history) + "\n")
+        _print_protections(protections(config))
+        return
+    table = config.privacy
+    spent = history.epsilon(Level(table.level), table.delta) if table.private else math.inf
+    noise = {"level": table.level, "sigma": table.sigma, "delta": table.delta}
+    say_json({**noise, "epsilon": spent, "protections": protections(config)})
 
 
 def _as_printed(sigma: float) -> float:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from securefl.errors import RunFolderError
 from securefl.io.text import printable
+from securefl_cli.as_json import json_option, say_json
 
 if TYPE_CHECKING:
     from securefl.report.selection import ClientLine, QualityLine
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-def profiles(run_folder: Path) -> None:
+@json_option
+def profiles(run_folder: Path, as_json: bool) -> None:
     """Print a run's clients: how often each was selected, and its last divergence and score.
 
     Then what was selected of each quality of data, where a simulation knows it, and what of the
@@ -37,6 +39,10 @@ def profiles(run_folder: Path) -> None:
 
     record = read_run(run_folder)
     _check(record)
+    if as_json:
+        qualities = quality_lines(record) if record.qualities else []
+        say_json({"clients": client_lines(record), "qualities": qualities})
+        return
     _print_clients(record, client_lines(record))
     if record.qualities:
         _print_qualities(quality_lines(record))

@@ -16,6 +16,7 @@ from securefl.io.text import printable
 from securefl.recipes.recipe import Recipe, load_recipe, slug
 from securefl.settings.load import read_tables
 from securefl.settings.reasons import suggestion
+from securefl_cli.as_json import json_option, say_json
 from securefl_cli.progress import table_bar
 
 if TYPE_CHECKING:
@@ -70,13 +71,15 @@ WIDE = 1000
     help="The data set's files; else where the recipe says, `data` in those of paper scale.",
 )
 @click.option("--list", "listed", is_flag=True, help="List the recipes of this scale, and stop.")
-def reproduce(
+@json_option
+def reproduce(  # noqa: PLR0913, PLR0917  (click gives each option)
     name: str | None,
     scale: str,
     seeds: int | None,
     out: Path | None,
     data_root: Path | None,
     listed: bool,
+    as_json: bool,
 ) -> None:
     """Run a whole table of a paper over several seeds.
 
@@ -94,7 +97,12 @@ def reproduce(
       securefl reproduce fedtan-table1 --scale paper --seeds 1 --data-root ~/cifar
     """  # noqa: D301  (click wants the backspace itself)
     if listed:
-        _list(scale)
+        titles = {n: read_tables(path)["title"] for n, path in shipped_recipes(scale).items()}
+        if as_json:
+            say_json(titles)
+            return
+        for known, title in titles.items():
+            click.echo(f"{known:<16} {title}")
         return
     if name is None:
         raise click.UsageError("Name a recipe; securefl reproduce --list shows them.")
@@ -114,8 +122,11 @@ def reproduce(
         click.echo(f"\nGo on with: {command}", err=True)
         raise
     table.write(folder, command)
-    _print(table)
-    click.echo(f"Table: {folder / 'table.md'}")
+    if as_json:
+        click.echo((folder / "results.json").read_text())
+    else:
+        _print(table)
+    click.echo(f"Table: {folder / 'table.md'}", err=as_json)
 
 
 def _named_after(path: Path) -> str:
@@ -123,11 +134,6 @@ def _named_after(path: Path) -> str:
     if not name:
         raise ConfigError(f"{path}: has no letter or digit to name a folder after; give --out DIR")
     return name
-
-
-def _list(scale: str) -> None:
-    for name, path in shipped_recipes(scale).items():
-        click.echo(f"{name:<16} {read_tables(path)['title']}")
 
 
 def _run(recipe: Recipe, folder: Path, seeds: int) -> RecipeTable:

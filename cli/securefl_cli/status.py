@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from securefl.io.text import printable
+from securefl_cli.as_json import json_option, say_json
 
 if TYPE_CHECKING:
     from securefl.runs.status import RunStatus
@@ -23,7 +22,7 @@ _AT_WORK = {
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@json_option
 def status(run: Path, as_json: bool) -> None:
     """Show how the run in the folder RUN stands: its round, who takes part, and who is missing.
 
@@ -39,7 +38,7 @@ def status(run: Path, as_json: bool) -> None:
 
     found = status_of(run)
     if as_json:
-        click.echo(json.dumps(asdict(found)))
+        say_json(found)
     else:
         click.echo("\n".join(map(printable, _told(found))))
     if found.state == "stopped":

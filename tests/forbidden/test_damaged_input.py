@@ -92,7 +92,8 @@ def test_a_name_that_no_disk_takes_is_one_clear_line(recipe, tmp_path, monkeypat
     (tmp_path / "domains.toml").write_text(DOMAINS)
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    assert "File name too long" in refused(*command)
+    said = refused(*command)
+    assert "File name too long" in said or "there is no such folder" in said
     assert sorted(tmp_path.iterdir()) == before
 
 

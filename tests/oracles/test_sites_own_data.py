@@ -198,7 +198,7 @@ def test_other_code_of_the_model_is_refused(consortium, files, tmp_path, code, m
     job = OwnData(consortium, tmp_path, (*TABLES, OWN_MODEL))
     job.files = files
     job.paths = allowed(job, tmp_path)
-    loop = OwnModel(job, joining_s=1.0)
+    loop = OwnModel(job, joining_s=3.0)
     digest = securefl.network.client.code_of
     changed = lambda config: digest(config)[::-1]  # noqa: E731
     monkeypatch.setattr(securefl.network.client, "code_of", changed)

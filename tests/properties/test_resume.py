@@ -40,6 +40,9 @@ class StopError(Exception):
     """Stands for a crash."""
 
 
+TIMES = {"seconds", "phases", "at", "run"}
+
+
 def stop_after(rounds):
     def on_round(metrics):
         if metrics.round == rounds:
@@ -54,7 +57,7 @@ def lines(path):
 
 def without_time(rows):
     """Return rows without what differs between two runs of the same settings."""
-    return [{k: v for k, v in row.items() if k not in {"seconds", "at", "run"}} for row in rows]
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
 
 
 @pytest.fixture
