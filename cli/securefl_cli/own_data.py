@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, SecureFLError
 from securefl_cli.log import say
 
 if TYPE_CHECKING:
@@ -34,7 +34,16 @@ def own_task_of(name: str) -> Task:
     from securefl.io.own_code import own_function
     from securefl.task import Task
 
-    found = own_function(name, f"--task {name}")()
+    function = own_function(name, f"--task {name}")
+    try:
+        found = function()
+    except SecureFLError:
+        raise
+    except (Exception, SystemExit) as error:  # it may do anything
+        raise ConfigError(
+            f"--task {name}: raised a {type(error).__name__} ({str(error):.200}): mend it; it is "
+            "called with nothing"
+        ) from error
     if not isinstance(found, Task):
         raise ConfigError(
             f"--task {name}: returns a {type(found).__name__}: have it return a securefl.Task"

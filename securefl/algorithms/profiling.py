@@ -92,7 +92,7 @@ def default_layer(model: nn.Module) -> str:
     exclude too many clients.
 
     Raises:
-        DataError: the model has neither a dense layer nor a convolution.
+        DataError: the model has neither a dense layer nor a convolution over images.
     """
     dense: list[str] = [n for n, module in model.named_modules() if isinstance(module, nn.Linear)]
     convolutions = [n for n, module in model.named_modules() if isinstance(module, _CONVOLUTIONS)]
@@ -100,8 +100,8 @@ def default_layer(model: nn.Module) -> str:
         return dense[0]
     if not convolutions:
         raise DataError(
-            f"the model ({type(model).__name__}) has no dense layer and no convolution to profile: "
-            "name a layer, one of " + _names(model)
+            f"the model ({type(model).__name__}) has no dense layer, and no convolution over "
+            "images, to profile: name a layer, one of " + _names(model)
         )
     return _block_around(model, convolutions[-1])
 

@@ -168,6 +168,10 @@ from audited_runs import task_of
 def task():
     return task_of("fedtan")
 
+def broken():
+    raise RuntimeError("no file")
+
+
 def number():
     return 3
 """
@@ -198,6 +202,7 @@ def test_a_run_on_an_own_task_is_audited_and_signed_from_the_command_line(
         f"as {CLIENTS[2]} (client of Nord) signed them" in invoke(folder, *page, "--verify").output
     )
     assert "returns a int: have it return" in invoke(folder, "--task", "own_study:number").output
+    assert "raised a RuntimeError (no file)" in invoke(folder, "--task", "own_study:broken").output
     assert "is missing): name a function" in invoke(folder, "--task", "own_study:none").output
     assert "has one task" in invoke(folder, "--task", "own_study:task", "--site", "a=b").output
 
