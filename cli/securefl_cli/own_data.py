@@ -41,7 +41,7 @@ def own_task_of(name: str) -> Task:
         raise
     except (Exception, SystemExit) as error:  # it may do anything
         raise ConfigError(
-            f"--task {name}: raised a {type(error).__name__} ({str(error):.200}): mend it; it is "
+            f"--task {name}: raised a {type(error).__name__} ({error!s:.200}): mend it; it is "
             "called with nothing"
         ) from error
     if not isinstance(found, Task):
