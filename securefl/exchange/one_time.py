@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from securefl.crypto.one_time import CipherSum, OneTimeKey
 from securefl.crypto.params import BOOKKEEPING_SLOTS, SUMS
-from securefl.errors import BlindTotalRefused
+from securefl.errors import BlindTotalRefused, ValueRefused
 from securefl.exchange import blind
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.digits import Digits
@@ -75,7 +75,11 @@ class OneTimeSealer(UnderCards):
     def seal(
         self, values: NDArray[np.floating], weight: float, about: MessageId, sender: Sender
     ) -> Sealed:
-        """Weigh, pack and encrypt; always whole ciphertexts, so the length says nothing."""
+        """Weigh, pack and encrypt; always whole ciphertexts, so the length says nothing.
+
+        Raises:
+            ValueRefused: values that are in range are too large together.
+        """
         size, n = SUMS.values_per_ciphertext, SUMS.n_ciphertexts(len(values))
         weighted = np.multiply(values, weight, dtype=np.float64)
         digits = Digits.of(SUMS, len(values)).split(weighted)
@@ -87,7 +91,13 @@ class OneTimeSealer(UnderCards):
         nonce = fresh_nonce(digits.tobytes() + float(weight).hex().encode())
         digest = about.digest()
         key = OneTimeKey.of(self.keys.secrets(sender), digest, sender.name, nonce)
-        return Sealed(key.seal(slots, digest), nonce.hex())
+        try:
+            return Sealed(key.seal(slots, digest), nonce.hex())
+        except ValueError as error:  # SEAL encodes no coefficient of more than one range
+            raise ValueRefused(
+                f"{about.name}: its values, times the client's weight {weight:g}, are together too "
+                "large to be sealed"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

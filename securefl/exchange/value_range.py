@@ -15,7 +15,7 @@ def are_in_range(values: NDArray[np.floating], max_value: float) -> bool:
     Overflow is of coefficients, each a mean over slots: |m_k| <= (2/N) Σ |z_j| over N/2 complex
     slots. Within the range that is √2 ranges; what is beyond it adds 2/N of its sum, half a range
     at most; and the modulus holds two. Both limits are convex, so a mean of such values has such
-    values.
+    values. One client's own message has less room: SEAL encodes one range (`OneTimeSealer.seal`).
     """
     beyond = np.abs(values) - max_value
     over = beyond[~(beyond <= 0)]  # and NaN, which compares false with everything

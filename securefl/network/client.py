@@ -217,6 +217,7 @@ class _Turn:
                     session.due = None
                     self.say(Warned(f"{name}: the round goes on without: {left.reason}"))
             case Frame.COUNTED:
+                session.store.keep(session.round, [name])
                 self.say(f"{name}: round {session.round} counts")
             case Frame.ROUND:
                 await self._handle(self._begin)

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from ring_by_hand import coefficients
 
+import securefl.crypto.one_time
 from securefl.crypto import seal_ring
 from securefl.crypto.ciphertext_codec import unpacked
 from securefl.crypto.derived import (
@@ -130,6 +131,38 @@ def test_errors_are_drawn_anew_for_each_message_and_under_each_key(monkeypatch):
     assert len({of.tobytes() for of in drawn}) == 4
     for of in drawn:
         assert of.std() == pytest.approx(KEY_DEVIATION, rel=0.1)
+
+
+def test_each_ciphertext_of_a_message_has_an_error_of_its_own():
+    """Of two equal rows, as an update of zeros has, the difference would be the key times a's."""
+    key, of = key_of("alice"), ring(SUMS)
+    row = np.zeros(N)
+    row[-2:] = 0.25, 1.0
+    q, shape = of.primes[0], (2, 1, N)
+    first, second = unpacked(key.seal(np.stack([row, row]), ABOUT), shape, of.primes, "c")[:, 0]
+    polynomials = [of.common_words(ABOUT, j)[0] for j in (0, 1)]
+    transformed = of.key(key.coefficients)
+    for i in range(0, N, 7):
+        apart = int(polynomials[0][i]) - int(polynomials[1][i])
+        shown = (int(second[i]) - int(first[i])) * pow(apart, -1, q) % q
+        assert shown != transformed[N + i]
+
+
+def test_what_is_sealed_has_the_errors_of_its_key(monkeypatch):
+    """On a copied machine, whose random bytes repeat, another key has another error."""
+    monkeypatch.setattr(os, "urandom", bytes)
+    seeds = []
+    drawn = securefl.crypto.one_time.error_polynomial
+
+    def noted(seed, index, degree):
+        seeds.append(seed)
+        return drawn(seed, index, degree)
+
+    monkeypatch.setattr(securefl.crypto.one_time, "error_polynomial", noted)
+    for name in ("alice", "bob", "alice"):
+        key_of(name).seal(np.zeros((1, N)), ABOUT)
+    assert seeds[0] != seeds[1]
+    assert seeds[0] == seeds[2]
 
 
 def sealed(n_clients, rows=1, seed=0):
