@@ -19,7 +19,7 @@ SAID_AREA, SAID_RATE = 0.505, 0.01
 """Lower ends of AUC, and of TPR at 1 % FPR, above which the sentence says the number."""
 
 SLIGHT_AREA, SLIGHT_RATE = 0.65, 0.05
-"""AUC, and TPR at 1 % FPR, up to which an attack that is found is better than chance slightly."""
+"""AUC, and lower end of the TPR at 1 % FPR, up to which a found attack is slight."""
 
 CHANCE, NOTICED, PLAIN = 0.5, 0.6, 0.75
 """AUCs of tracing above which, by the whole interval, records are told apart a little, somewhat,
@@ -80,7 +80,7 @@ TABLE: Sequence[tuple[str, str, str]] = (
     ("", f"{SAID_AREA:g}", "lower end of an AUC from which the sentence says it"),
     ("", f"{100 * SAID_RATE:g} %", "lower end of a TPR at 1 % FPR above which it says that"),
     ("", f"{SLIGHT_AREA:g}", "AUC up to which the sentence says 'slightly'"),
-    ("", f"{100 * SLIGHT_RATE:g} %", "TPR at 1 % FPR up to which it does"),
+    ("", f"{100 * SLIGHT_RATE:g} %", "TPR at 1 % FPR up to which it does, by its lower end"),
     *_meanings(),
     ("", f"{MOST_CANARIES:,}", "canary records of a full audit"),
     ("Gradient inversion", "0", "gain over the guess, by its lower end, above which it is certain"),

@@ -540,7 +540,7 @@ def membership_is_true(found, verdict, words):
         return
     strong = [each for each in found.alarmed if each.strong]
     slight = found.best.area.value <= 0.65 and (
-        found.best.rate is None or found.best.rate.value <= 0.05
+        found.best.rate is None or found.best.rate.low <= 0.05
     )
     assert ("slightly" in words) == (verdict == "weak" and slight)
     assert ("clearly" in words) == bool(strong) == (verdict == "leaks")

@@ -48,7 +48,7 @@ class MeasuredAttack:
     @property
     def slight(self) -> bool:
         """True where no number of it is far from chance."""
-        by_rate = self.rate is None or self.rate.value <= SLIGHT_RATE
+        by_rate = self.rate is None or self.rate.low <= SLIGHT_RATE
         return self.area.value <= SLIGHT_AREA and by_rate
 
 

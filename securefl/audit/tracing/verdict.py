@@ -202,7 +202,8 @@ RULES: tuple[Rule[Traced], ...] = (
     Rule(
         Verdict.WEAK,
         lambda found: found.auc.low > CHANCE,
-        f"the same is above {CHANCE}: records are told apart for certain, if little",
+        f"the AUC's whole interval is above {CHANCE}: records are told apart for certain, if by "
+        "little",
         _in_words,
         do=_noise,
     ),
