@@ -430,7 +430,7 @@ PREPARED = {
         measured(
             EPSILON, epsilon.RULES, CanaryBounds("none", inf, records_showing(0.646, 5.0), None)
         ),
-        {EPSILON: of(("open", NO_CLAIM), "0.646", "records are told apart a little", "65.62")},
+        {EPSILON: of(("open", NO_CLAIM), "0.646", "records are told apart a little", "65.61")},
     ),
     "no noise, and nothing found": (
         measured(
@@ -488,9 +488,13 @@ def test_verdict_and_sentence_are_true_of_the_run(prepared, name):
     check(name, sections(prepared(name)))
 
 
-@pytest.mark.parametrize("name", [*PREPARED][-12:])
+OF_FOLDERS = {EXPOSURE, ENCRYPTION}
+ATTACKED = [name for name, (_, true) in PREPARED.items() if not true.keys() & OF_FOLDERS]
+
+
+@pytest.mark.parametrize("name", ATTACKED)
 def test_a_false_sentence_of_what_attacks_found_is_found(prepared, name):
-    """That of the section's last rule, planted in the one that decides; a wrong verdict, too."""
+    """Another sentence, planted in the rule that decides, and another verdict."""
     run = prepared(name)
     place = list(run.rules).index(deciding(run.rules, run.found))
     false = replace(run, rules=saying(run.rules, place, "Records are safe."))
