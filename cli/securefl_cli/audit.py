@@ -138,7 +138,7 @@ def audit(  # noqa: PLR0913  (a command has its options)
     numbers, signature = page.with_suffix(".json"), page.with_suffix(".sig")
     written = {numbers: findings.to_json(), page: html_page(findings).encode()}
     for path, content in written.items():
-        _write(path, content, PRIVATE)
+        _write(path, content)
     signature.unlink(missing_ok=True)  # of a report that was here before
     click.echo(f"Report: {page}\nNumbers: {numbers}")
     if identity:
@@ -168,12 +168,12 @@ PRIVATE = 0o600
 """Mode of a report: its pictures are made from records, and it names clients and their sizes."""
 
 
-def _write(path: Path, content: bytes, mode: int = 0o666) -> None:
+def _write(path: Path, content: bytes) -> None:
     from securefl.errors import RunFolderError
     from securefl.runs.folder_writer import write_atomically
 
     try:
-        write_atomically(path, content, mode)
+        write_atomically(path, content, PRIVATE)
     except RunFolderError as error:
         # The run itself is finished: its own way out, to resume it, would lead nowhere.
         raise click.ClickException(f"{path}: cannot be written ({error.__cause__})") from error

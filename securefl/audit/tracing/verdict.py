@@ -213,8 +213,8 @@ RULES: tuple[Rule[Traced], ...] = (
         "totals have noise of records, and the difference of two was not measured with it",
         _in_words,
         do=(
-            "No audit measures that difference: the section on ε bounds what it shows, where "
-            "privacy.statistics_sigma is set."
+            "No audit measures that difference; the ε of this run bounds what it shows. A larger "
+            "privacy.statistics_sigma lowers it."
         ),
     ),
     Rule(Verdict.HOLDS, always, "records are not told apart for certain", _in_words),
