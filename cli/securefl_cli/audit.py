@@ -63,8 +63,8 @@ from securefl_cli.progress import steps_bar
 @click.option(
     "--verify",
     is_flag=True,
-    help="With --keys: audit nothing, and say whether the report and each file of the run are as "
-    "they were signed, and by whom.",
+    help="Audit nothing, and say whether each file of the run is as the report says; with --keys, "
+    "whether report and files are as they were signed, and by whom.",
 )
 def audit(  # noqa: PLR0913  (a command has its options)
     *,
@@ -95,6 +95,7 @@ def audit(  # noqa: PLR0913  (a command has its options)
       securefl audit runs/first --site north=north/site.toml --site south=south/site.toml
       securefl audit runs/mine --task study:task
       securefl audit runs/first --keys my-keys --openings log/openings.jsonl --sign officer
+      securefl audit runs/first --verify
       securefl audit runs/first --keys my-keys --verify
 
     From Python a run on a task of your own is audited by securefl.audit_run(folder, task=task).
@@ -108,8 +109,12 @@ def audit(  # noqa: PLR0913  (a command has its options)
     from securefl_keys.signed_report import SignedReport
 
     page = out or run_folder / PAGE
-    if (sign or verify) and keys is None:
-        raise click.UsageError("--sign and --verify go with --keys, the consortium's folder")
+    if sign and keys is None:
+        raise click.UsageError("--sign goes with --keys, the consortium's folder")
+    if verify and keys is None:
+        why = "No signature was checked: that takes --keys, the consortium's folder or bundle."
+        audit_report.compare(run_folder, page, why=why)
+        return
     if verify and keys is not None:
         audit_report.verify(run_folder, page, keys)
         return
@@ -159,12 +164,16 @@ def _check(page: Path, out: Path | None) -> None:
         )
 
 
+PRIVATE = 0o600
+"""Mode of a report: its pictures are made from records, and it names clients and their sizes."""
+
+
 def _write(path: Path, content: bytes) -> None:
     from securefl.errors import RunFolderError
     from securefl.runs.folder_writer import write_atomically
 
     try:
-        write_atomically(path, content)
+        write_atomically(path, content, PRIVATE)
     except RunFolderError as error:
         # The run itself is finished: its own way out, to resume it, would lead nowhere.
         raise click.ClickException(f"{path}: cannot be written ({error.__cause__})") from error

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from securefl.audit.provenance import Auditor
     from securefl.exchange.card_keys import CardKeys
+    from securefl_keys.certificates import HolderCertificate
     from securefl_keys.identity import Identity
+    from securefl_keys.roster import VerifiedRoster
 
 
 def auditor(
@@ -23,7 +27,7 @@ def auditor(
     """
     from securefl.audit.provenance import NOBODY, Auditor, Party
     from securefl.crypto.artefact import digest, moment
-    from securefl_keys.certificate_form import der_of
+    from securefl_keys.certificate_form import der_of, key_id_of
     from securefl_keys.roster import load_roster
     from securefl_keys.signed_report import own_certificate
 
@@ -33,21 +37,42 @@ def auditor(
     if identity and roster:
         holder = own_certificate(identity, roster)
         name = f"{holder.name} ({holder.role}), certificate {digest(der_of(holder.certificate))}"
-    parties = [
-        Party(
-            member.name,
-            member.role,
-            digest(der_of(member.certificate)),
-            moment(member.certificate.not_valid_after_utc),
-        )
-        for member in (roster.members.values() if roster else ())
-    ]
-    if roster:
+    parties = []
+    if keys and roster:
+        certified = [*roster.members.values(), *authority_certificate(keys, roster)]
+        parties = [
+            Party(
+                member.name,
+                member.role,
+                digest(der_of(member.certificate)),
+                moment(member.certificate.not_valid_after_utc),
+                member.key_id,
+            )
+            for member in certified
+        ]
         ca = roster.ca
         until = moment(ca.certificate.not_valid_after_utc)
-        parties.append(Party(ca.name, "certificate authority", ca.fingerprint, until))
+        key = key_id_of(ca.public_key)
+        parties.append(Party(ca.name, "certificate authority", ca.fingerprint, until, key))
     known = (card.key_id, card.epoch) if card else ("", 0)
     return Auditor(name, parties, *known, openings=log, report=report)
+
+
+def authority_certificate(keys: Path, roster: VerifiedRoster) -> Iterator[HolderCertificate]:
+    """Yield the authority's own certificate, which is in its key folder and in no bundle.
+
+    Raises:
+        KeyFileError: it is damaged, or not of this consortium.
+    """
+    from securefl_keys.certificates import holder_certificate
+    from securefl_keys.key_files import found_in, text_of
+    from securefl_keys.layout import AUTHORITY_CERTIFICATE
+    from securefl_keys.party_certificates import CertificateFile
+
+    path = keys / AUTHORITY_CERTIFICATE
+    if path.exists():
+        with found_in(path):
+            yield holder_certificate(CertificateFile.parse(text_of(path)).identity, roster.ca)
 
 
 def _card_key(keys: Path) -> CardKeys | None:
@@ -66,8 +91,29 @@ def own_files(page: Path, folder: Path) -> frozenset[str]:
     return frozenset({page.name, *(page.with_suffix(end).name for end in (".json", ".sig"))})
 
 
+def compare(folder: Path, page: Path, *, why: str) -> None:
+    """Check each file of a run against a report's findings, of which nobody's signature is checked.
+
+    `why` says so. Raises:
+        RunFolderError: a file is missing, or cannot be read.
+        ClickException: a file of the run is another than when it was audited.
+    """
+    from securefl.audit.provenance import differences, read_file
+    from securefl.io.text import printable
+
+    numbers = page.with_suffix(".json")
+    changed = differences(folder, read_file(numbers), own_files(page, folder))
+    if changed:
+        raise click.ClickException(
+            f"{why}\n{folder}: not as {numbers} says: " + printable("; ".join(changed))
+        )
+    click.echo(f"{why}\nEach file of {folder} is as {numbers} says.")
+
+
 def verify(folder: Path, page: Path, keys: Path) -> None:
     """Check a signed report and each file of its run, and say what was found.
+
+    Of a report that was not signed, `compare` says what it can, and it is refused.
 
     Raises:
         KeyFileError: the signature is none, not of the consortium, or of other files.
@@ -82,6 +128,12 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
 
     numbers, signature = page.with_suffix(".json"), page.with_suffix(".sig")
     roster = load_roster(keys)
+    if not signature.exists():
+        compare(folder, page, why=f"{page}: not signed; there is no {signature.name} beside it.")
+        raise click.ClickException(
+            "nobody has signed this report, so whoever can write it can change findings and files "
+            "alike: have it signed, with --sign"
+        )
     files = {path.name: read_file(path) for path in (page, numbers)}
     text = read_file(signature).decode(errors="replace")
     with found_in(signature):

@@ -32,15 +32,16 @@ from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import train_shadows
 from securefl.audit.provenance import Auditor, Provenance
 from securefl.audit.replay import Replay, in_the_clear, inspect_rounds, replayed
-from securefl.audit.rules import Verdict
+from securefl.audit.rules import NOT_MEASURED, Verdict
 from securefl.audit.targets import (
     hidden_from_server,
     inversion_target,
     observed,
     opened_round,
+    public_rows,
     sent_statistics,
 )
-from securefl.audit.thresholds import SAME
+from securefl.audit.thresholds import MOST_CANARIES, SAME
 from securefl.audit.tracing.report_section import tracing_section
 from securefl.build.job import job_of
 from securefl.build.selection import numbers_of
@@ -55,6 +56,7 @@ from securefl.privacy.history import History
 from securefl.runs.folder_reader import RunRecord, read_run
 from securefl.runs.folder_writer import RunFolder, own_task_needed
 from securefl.runs.task_record import require_same_task
+from securefl.settings.axes import Weights
 from securefl.settings.tables import Config
 from securefl.task import Task, placed
 
@@ -77,7 +79,12 @@ class AuditEffort:
 
 
 QUICK = AuditEffort("quick", 2, 2, 300, inversion.QUICK)
-FULL = AuditEffort("full", 10, 12, 1000, inversion.FULL)
+FULL = AuditEffort("full", 10, 12, MOST_CANARIES, inversion.FULL)
+TRY_AGAIN = (
+    "This section says nothing, good or bad. Give what its sentence names, where it names "
+    "something, and audit again; what cannot be measured stands in the assessment as not known."
+)
+"""Advice of a section that was not measured."""
 WORKERS = 2
 """Processes that shadow models are trained in: as many as the smallest machine has cores."""
 
@@ -246,7 +253,7 @@ class _Audits:
                 yield make()
             except (SecureFLError, RuntimeError) as error:
                 # torch's own errors are RuntimeErrors: not every model can be attacked by all.
-                yield Section(key, title, Verdict.OPEN, f"Not measured: {error}.")
+                yield Section(key, title, Verdict.OPEN, f"{NOT_MEASURED} {error}.", do=TRY_AGAIN)
             self.on_step(title, 1, 1)
 
     def _exposure(self) -> Section:
@@ -258,7 +265,8 @@ class _Audits:
         leaks = leaks_in(self.evidence, self.replay.ledger, dtype, scores)
         seen = inspect_rounds(self.config, self.task, n)
         noisy = self.config.privacy.of_records
-        return exposure_section(self.run.ledger, leaks, seen, noisy=noisy)
+        weighed = self.config.algorithm.weights is Weights.SAMPLES
+        return exposure_section(self.run.ledger, leaks, seen, noisy=noisy, weighed=weighed)
 
     def _require_losses_of_one(self) -> None:
         """Raise DataError where no sample has a loss by itself."""
@@ -293,11 +301,12 @@ class _Audits:
     def _canaries(self) -> RecordBounds:
         self._require_losses_of_one()
         task, config = self.task, self.config
-        canaries, trained = drawn_canaries(task.test, self.effort.canaries, self.seed), config
+        public, trained = public_rows(config, task), config
+        canaries = drawn_canaries(public, self.effort.canaries, self.seed)
         if config.privacy.of_records and can_craft(task.model, canaries):
             self.on_step("crafting canary records", 0, 1)
             clip, models = config.privacy.clip, self.replay.models
-            canaries = crafted(canaries, task.test, task.model, task.loss, models, clip)
+            canaries = crafted(canaries, public, task.model, task.loss, models, clip)
             trained = with_other_noise(config)
         planted = with_canaries(task, canaries)
         room = with_room(trained, planted)
@@ -332,7 +341,7 @@ class _Audits:
 
     def _tracing(self) -> Section:
         clients = [whole(data, "a client") for data in self.task.clients]
-        public, _ = whole(self.task.test, "the test data")
+        public, _ = public_rows(self.config, self.task)
         return tracing_section(
             self.trained.model,
             (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])),
@@ -344,7 +353,9 @@ class _Audits:
 
     def _encryption(self) -> Section:
         openings = self.evidence.openings
-        seen = encryption.EncryptionEvidence(self.config, openings, self.run.ledger)
+        seen = encryption.EncryptionEvidence(
+            self.config, openings, self.run.ledger, own_log=self.evidence.own_log
+        )
         return encryption_section(seen, self.seed, self.effort.name)
 
     def _of(self, what: str) -> Callable[[int, int], None]:

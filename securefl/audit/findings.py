@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from securefl.audit.rules import Verdict
+from securefl.audit.rules import NOT_MEASURED, Verdict
 from securefl.audit.statistics import Interval
 from securefl.errors import RunFolderError
 from securefl.io.files import read_bounded
@@ -63,6 +63,11 @@ class Section:
     """Assumptions, and what the audit cannot see."""
     do: str = ""
     """Advice on what to do; empty where there is nothing to do."""
+
+    @property
+    def measured(self) -> bool:
+        """False where the audit could not measure what the section is about."""
+        return not self.words.startswith(NOT_MEASURED)
 
 
 @dataclass(frozen=True, slots=True)

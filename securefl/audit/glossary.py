@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from securefl.audit.thresholds import CLEAR_PSNR
+
 MEANINGS: Mapping[str, str] = MappingProxyType(
     {
         "attack": "A try to learn from what a party saw something about a person's data; here all "
@@ -17,8 +19,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "canary": "A made-up record, or client, put into a second run to see whether it can be "
         "found again.",
         "clip norm": "Largest length of one record's or one client's share of an update.",
-        "dB": "Decibel, of a rebuilt picture's likeness: above 20 it is recognised, above 40 it is "
-        "the picture.",
+        "dB": "Decibel, of a rebuilt picture's likeness: from "
+        f"{CLEAR_PSNR:g} on it counts as recovered.",
         "δ": "Probability with which ε does not hold.",
         "ε": "Differential privacy's bound on what a model tells of a record: near 0 nothing, "
         "above 8 a lot.",

@@ -12,8 +12,8 @@ TEMPLATE = "audit/page.html.jinja"
 BADGES = {
     Verdict.LEAKS: "Leaks",
     Verdict.WEAK: "Weak",
-    Verdict.HOLDS: "Holds",
     Verdict.OPEN: "Open",
+    Verdict.HOLDS: "Holds",
 }
 """Badges of verdicts, in the order of alarm."""
 LEGEND = {
@@ -54,16 +54,34 @@ def worst(findings: Findings) -> Verdict:
 
 def in_short(findings: Findings) -> str:
     """Return one sentence on the whole run."""
+    return f"{_worst_in_words(findings)}{_not_measured(findings)}"
+
+
+def _worst_in_words(findings: Findings) -> str:
     leaking = _titles(findings, Verdict.LEAKS)
     weak = _titles(findings, Verdict.WEAK)
+    still_open = _titles(findings, Verdict.OPEN)
+    held, n = len(_listed(findings, Verdict.HOLDS)), len(findings.sections)
     if leaking:
         return f"Somebody learnt, or could have learnt, what they should not: {leaking}"
     if weak:
-        return f"Nothing that was promised is broken, and something is learnt: {weak}"
-    if _titles(findings, Verdict.HOLDS):
-        held = f"{len(findings.sections) - len(_listed(findings, Verdict.OPEN))}"
-        return f"All that was attacked held: {held} of {len(findings.sections)} sections."
+        return (
+            "Nothing that was promised is broken. Something is learnt, or a claim rests on little: "
+            f"{weak}"
+        )
+    if held == n and n:
+        return f"All that was attacked held: {n} of {n} sections."
+    if held:
+        return f"{held} of {n} sections held, and these are open: {still_open}"
     return "Nothing was promised, or too little was there to measure."
+
+
+def _not_measured(findings: Findings) -> str:
+    """Return in words how many sections were not measured; nothing for none."""
+    missing = [section for section in findings.sections if not section.measured]
+    if not missing:
+        return ""
+    return f" Not measured: {len(missing)} of {len(findings.sections)} sections."
 
 
 def first_uses(findings: Findings) -> dict[str, Mapping[str, str]]:

@@ -29,6 +29,8 @@ from securefl.settings.load import flat
 from securefl.task import Task, client_names
 
 NOBODY = "nobody has signed this report"
+UNKNOWN = "not in --keys"
+"""Words in the place of a certificate's digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Party:
     """SHA-256 of its certificate; empty where none is known."""
     until: str = ""
     """Last time at which the certificate is valid, UTC."""
+    key: str = ""
+    """SHA-256 of its public identity key, as SubjectPublicKeyInfo; empty where none is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +168,17 @@ class Provenance:
         found = [
             PageTable(
                 "Parties",
-                ("Name", "Role", "SHA-256 of the certificate", "Valid until"),
-                [(p.name, p.role, p.fingerprint or "none", p.until or "-") for p in self.parties],
+                (
+                    "Name",
+                    "Role",
+                    "SHA-256 of the certificate",
+                    "SHA-256 of the public key",
+                    "Valid until",
+                ),
+                [
+                    (p.name, p.role, p.fingerprint or UNKNOWN, p.key or UNKNOWN, p.until or "-")
+                    for p in self.parties
+                ],
             ),
             PageTable(
                 "Keys, and what was asked for under them",
@@ -202,15 +215,25 @@ class Provenance:
         ]
 
 
+NO_FILES = "empty folder"
+"""Words in the place of an empty folder's digest."""
+
+
 def digests(folder: Path, report: frozenset[str] = AUDITS) -> Iterator[tuple[str, str]]:
     """Yield name and SHA-256 of each file of a run's folder, but the report's own.
+
+    An empty folder in it comes with a slash, and `NO_FILES`.
 
     Raises:
         RunFolderError: one cannot be read, or is no regular file.
     """
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if name in report or (path.is_dir() and not path.is_symlink()):
+        if name in report:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                yield f"{name}/", NO_FILES
             continue
         if path.is_symlink() or not path.is_file():
             raise RunFolderError(f"{path}: a link or a device, which no run writes: delete it")

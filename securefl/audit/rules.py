@@ -9,6 +9,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar, final
 
+NOT_MEASURED = "Not measured:"
+"""Beginning of the sentence of a section that was not measured."""
+
+
+ADD_NOISE = (
+    'Add noise, or more of it: privacy.level = "record" or "client", then privacy.sigma and '
+    "privacy.clip (securefl privacy plan says how much, and what it costs). FedTAN takes none; "
+    "fixbn and fedavg do."
+)
+"""Advice where a model or a total tells of records."""
+
 
 class Verdict(StrEnum):
     """Verdict on a section."""
@@ -64,7 +75,7 @@ def unmeasured(numbers: Callable[[Measured], Iterable[float]]) -> Rule[Measured]
         Verdict.OPEN,
         lambda measured: any(map(math.isnan, numbers(measured))),
         "a number that decides came out as none (NaN)",
-        lambda _: "Not measured: a number that decides came out as none, so nothing is said.",
+        lambda _: f"{NOT_MEASURED} a number that decides came out as none, so nothing is said.",
         do="Audit again with another --seed; if it stays so, report it (SECURITY.md).",
     )
 

@@ -103,7 +103,7 @@ def inversion_target(config: Config, name: str, model: nn.Module, task: Task) ->
     clients = [whole(data, "a client") for data in task.clients]
     attacked = max(range(len(clients)), key=lambda i: len(clients[i][1]))
     others = [client for i, client in enumerate(clients) if i != attacked]
-    about = name, model, clients[attacked], whole(task.test, "the test data")
+    about = name, model, clients[attacked], public_rows(config, task)
     size, loss = config.train.batch_size, task.loss
     if not batch_norm_layers(model):
         return Target(*about, NormalisedBatch.GIVEN, given={}, loss=loss)
@@ -123,6 +123,18 @@ def inversion_target(config: Config, name: str, model: nn.Module, task: Task) ->
             )
         case _:
             return Target(*about, NormalisedBatch.BATCH, loss=loss)
+
+
+def public_rows(config: Config, task: Task) -> Labelled:
+    """Return samples like the clients' that no client trains on, such as an attacker has.
+
+    They are the common test set's. Where sites bring their own data, that one is a placeholder,
+    and they are all sites' own test sets.
+    """
+    if config.samples is None or not task.client_tests:
+        return whole(task.test, "the test data")
+    tests = [whole(data, "the test data of a site") for data in task.client_tests]
+    return torch.cat([x for x, _ in tests]), torch.cat([y for _, y in tests])
 
 
 def opened_round(config: Config, target: Target, task: Task) -> OpenedRound:

@@ -18,9 +18,12 @@ STRONG_AREA, STRONG_RATE = 0.7, 0.1
 SAID_AREA, SAID_RATE = 0.505, 0.01
 """Lower ends of AUC, and of TPR at 1 % FPR, above which the sentence says the number."""
 
-NOTICED, PLAIN = 0.6, 0.75
-"""AUCs of tracing above which, by the whole interval, records are told apart somewhat, or
-plainly."""
+SLIGHT_AREA, SLIGHT_RATE = 0.65, 0.05
+"""AUC, and lower end of the TPR at 1 % FPR, up to which a found attack is slight."""
+
+CHANCE, NOTICED, PLAIN = 0.5, 0.6, 0.75
+"""AUCs of tracing above which, by the whole interval, records are told apart a little, somewhat,
+or plainly."""
 
 EPSILON_WORDS = (
     (0.16, "next to nothing; without noise that is no promise"),
@@ -33,6 +36,9 @@ EPSILON_WORDS = (
 
 CLEAR_PSNR, CLEAR_ERROR = 30.0, 0.1
 """PSNR in dB from which an image, and error in σ up to which a row, counts as recovered."""
+
+MOST_CANARIES = 1000
+"""Canary records of a full audit, the most that one plants."""
 
 LEAST_SECURITY = 128
 """Bits of security that parameters have at least."""
@@ -73,13 +79,16 @@ TABLE: Sequence[tuple[str, str, str]] = (
     ("", f"{100 * STRONG_RATE:g} %", "TPR at 1 % FPR from which it is strong, by its lower end"),
     ("", f"{SAID_AREA:g}", "lower end of an AUC from which the sentence says it"),
     ("", f"{100 * SAID_RATE:g} %", "lower end of a TPR at 1 % FPR above which it says that"),
+    ("", f"{SLIGHT_AREA:g}", "AUC up to which the sentence says 'slightly'"),
+    ("", f"{100 * SLIGHT_RATE:g} %", "TPR at 1 % FPR up to which it does, by its lower end"),
     *_meanings(),
+    ("", f"{MOST_CANARIES:,}", "canary records of a full audit"),
     ("Gradient inversion", "0", "gain over the guess, by its lower end, above which it is certain"),
     ("", f"{CLEAR_PSNR:g} dB", "PSNR from which an image counts as recovered"),
     ("", f"{CLEAR_ERROR:g} σ", "error up to which a row counts as recovered"),
     ("Tracing", f"{PLAIN:g}", "AUC above which, by its lower end, records are told apart plainly"),
     ("", f"{NOTICED:g}", "the same, somewhat"),
-    ("", "0.5", "lower end of an AUC up to which it may be chance"),
+    ("", f"{CHANCE:g}", "the same, a little: up to it, it may be chance"),
     ("Encryption", f"{LEAST_SECURITY} bits", "security of parameters at least"),
     ("", f"{LEAST_ERROR:g}", "share of the promised error that encryption has at least"),
 )

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from math import inf
 
 import pytest
 from audited_runs import settings, task_of
+from made_findings import records_showing
+from matching_runs import make_task
 from processes import Loop, Site
 from small_audit import TINY
 from test_audit_mutants import MUTANTS
@@ -19,13 +22,25 @@ from test_audit_mutants import MUTANTS
 import securefl
 from securefl.audit import audits
 from securefl.audit.bounds import report_section as bounds
+from securefl.audit.bounds import verdict as epsilon
+from securefl.audit.bounds.verdict import CanaryBounds
 from securefl.audit.encryption import verdict as encryption
 from securefl.audit.exposure import verdict as exposure
 from securefl.audit.exposure.evidence import FolderEvidence
+from securefl.audit.inversion import verdict as inversion
+from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
+from securefl.audit.inversion.verdict import SumsFound
+from securefl.audit.membership import verdict as membership
+from securefl.audit.membership.verdict import Compared, MeasuredAttack
+from securefl.audit.rules import decided, deciding
+from securefl.audit.statistics import Interval, Roc
+from securefl.audit.tracing import verdict as tracing
+from securefl.audit.tracing.verdict import SentStatistics, Traced, Visibility
 from securefl.evaluation.evaluate import load_trained
 from securefl.privacy import client_level
 from securefl.privacy.history import History
 from securefl.runs.folder_reader import OPENINGS, read_run
+from securefl.settings.axes import Weights
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick", "cheap_guesses")
 
@@ -48,6 +63,22 @@ DECRYPTED = "Decrypted by the authority: {} totals, each of 3 clients or more."
 READ = " Not encrypted, and read by the server of each client: {}."
 
 
+MEMBERSHIP, INVERSION, TRACING = "membership", "inversion", "tracing"
+TELLS = (
+    "Who has seen enough can tell {} which records were trained on. The attack 'RMIA', open to "
+    "whoever has the final model, picks the training record out of two in {} of the cases (50 % "
+    "is guessing)."
+)
+SUM = "Nobody received a single client's update, and everybody the sum of all of a round. "
+TOTAL = "Who reads a total of all clients says in {} of cases (50 % is guessing) which of two "
+TOTAL += "records was in{}"
+NO_CLAIM = "No ε is claimed, so nothing bounds what the model tells of a record. Canary records "
+NO_CLAIM += (
+    "show an ε of at least {}: {} (of an ε of just that, up to {} % of guesses at even odds "
+)
+NO_CLAIM += "may be right)."
+
+
 def of(rule, *values):
     return rule[0], rule[1].format(*values)
 
@@ -61,8 +92,44 @@ class Prepared:
     log: object = None
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What attacks on a run have found, in the place of minutes of attacks."""
+
+    key: str
+    rules: object
+    found: object
+
+
+def measured(key, rules, found):
+    return lambda _folder: Measured(key, rules, found)
+
+
+def told_by(area, rate, chance):
+    """Return a membership attack's result of 400 records on each side."""
+    by_rate = Interval(rate, rate / 2, 2 * rate)
+    by_area = Interval(area, area - 0.03, area + 0.03)
+    roc = Roc.of([1.0], [0.0])
+    one = MeasuredAttack("RMIA", "whoever has the final model", "", roc, by_area, by_rate, chance)
+    return Compared([one], 400, 400, 0.01)
+
+
+def gains(exact, adaptive, least):
+    around = [Interval(value, value - 0.5, value + 0.5) for value in (exact, adaptive, least)]
+    return HiddenStatistics(Attacker.JOINT, *around, around[2])
+
+
+def traced(area, difference, **sent):
+    found = [Interval(value, value - 0.04, value + 0.04) for value in (area, difference, 0.5)]
+    totals = SentStatistics(Visibility.TOTALS, Visibility.NOT_SENT, 5, 32)
+    return Traced(replace(totals, **sent), *found)
+
+
 def sections(run):
     """Return verdict and words of the sections that go by what the run left behind."""
+    if isinstance(run, Measured):
+        verdict, words, _ = decided(run.rules, run.found)
+        return {run.key: (str(verdict), words)}
     record = read_run(run.folder)
     trained = load_trained(run.folder, run.task)
     evidence = FolderEvidence.of(record, run.log)
@@ -131,6 +198,20 @@ def gone_on_with(folder):
     return Prepared(folder, task_of("model"))
 
 
+def sized(folder):
+    """Weights by samples, and other clients in each round."""
+    own, task = settings("dropouts"), make_task(4)
+    config = own.model_copy(
+        update={
+            "run": own.run.model_copy(update={"rounds": 12}),
+            "algorithm": own.algorithm.model_copy(update={"weights": Weights.SAMPLES}),
+            "devices": own.devices.model_copy(update={"dropout": 0.0}),
+        }
+    )
+    securefl.run(config, task, out=folder)
+    return Prepared(folder, task)
+
+
 def over_processes(folder):
     run = Loop(Site(folder.parent / "site")).run()
     return Prepared(run.path, None)
@@ -166,6 +247,19 @@ PREPARED = {
     "model sealed": (
         lambda folder: played("model", folder),
         {EXPOSURE: ALL_SEALED, ENCRYPTION: ("holds", DECRYPTED.format(4))},
+    ),
+    "three of four, model sealed": (
+        sized,
+        {
+            EXPOSURE: (
+                "weak",
+                (
+                    "All that clients sent to the server was sealed. Totals of several lists of "
+                    "clients were opened, each with its weight, and from these follows how many "
+                    "samples 4 clients of the run trained on."
+                ),
+            )
+        },
     ),
     "totals for clients alone": (
         lambda folder: played("blind", folder),
@@ -246,6 +340,125 @@ PREPARED = {
             ),
         },
     ),
+    "small and trained for long": (
+        measured(MEMBERSHIP, membership.RULES, told_by(0.88, 0.009, 1e-9)),
+        {MEMBERSHIP: ("leaks", TELLS.format("clearly", "88.0%"))},
+    ),
+    "trained for less": (
+        measured(MEMBERSHIP, membership.RULES, told_by(0.71, 0.009, 1e-9)),
+        {MEMBERSHIP: ("weak", TELLS.format("better than by chance", "71.0%"))},
+    ),
+    "trained for little": (
+        measured(MEMBERSHIP, membership.RULES, told_by(0.56, 0.009, 1e-3)),
+        {MEMBERSHIP: ("weak", TELLS.format("slightly better than by chance", "56.0%"))},
+    ),
+    "trained on hardly anything": (
+        measured(MEMBERSHIP, membership.RULES, told_by(0.51, 0.009, 0.4)),
+        {
+            MEMBERSHIP: (
+                "holds",
+                (
+                    r"None of 1 attack told training records from others better than by chance\. "
+                    r"An attack that picks .* in 5[0-9]\.\d% of the cases \(50 % is guessing\) "
+                    r"would have been noticed with these 400 and 400 records\."
+                ),
+            )
+        },
+    ),
+    "updates in the clear, statistics sealed": (
+        measured(INVERSION, inversion.STATISTICS_SEALED, gains(20, 25, -5)),
+        {
+            INVERSION: (
+                "leaks",
+                (
+                    "Sealing the statistics is no protection: who reads a client's gradient could "
+                    "rebuild its images without them as well, so seal the model too, or add noise"
+                ),
+            )
+        },
+    ),
+    "sums of many steps": (
+        measured(
+            INVERSION,
+            inversion.UPDATES_SEALED,
+            SumsFound("rows", "4 clients, 5 steps of 32", False, False, 0.0, ("3 clients",)),
+        ),
+        {
+            INVERSION: (
+                "weak",
+                (
+                    SUM + "One of this run (4 clients, 5 steps of 32) is too large for these "
+                    "attacks, which is no proof: from smaller sums rows were rebuilt better than a "
+                    "guess from the labels, the largest of 3 clients"
+                ),
+            )
+        },
+    ),
+    "totals of five clients": (
+        measured(TRACING, tracing.RULES, traced(0.65, 0.88)),
+        {
+            TRACING: (
+                "weak",
+                TOTAL.format("65.0%", ".") + " But two totals that differ by one client, while the "
+                "model hardly changes, show that client as if it were in the clear (88.0%): the "
+                "least number of clients does not stop that. Noise does.",
+            )
+        },
+    ),
+    "totals of few records": (
+        measured(TRACING, tracing.RULES, traced(0.974, 0.759)),
+        {
+            TRACING: (
+                "leaks",
+                TOTAL.format("97.4%", ".") + " Two totals that differ by one client, while the "
+                "model hardly changes, show that client's records, too (75.9%): the least number "
+                "of clients does not stop that. Noise does.",
+            )
+        },
+    ),
+    "totals with noise of records": (
+        measured(TRACING, tracing.RULES, traced(0.52, 0.9, sigma=0.01)),
+        {
+            TRACING: (
+                "open",
+                TOTAL.format("52.0%", ", which may be chance.")
+                + " The difference of two totals was not measured with this noise.",
+            )
+        },
+    ),
+    "no noise": (
+        measured(
+            EPSILON, epsilon.RULES, CanaryBounds("none", inf, records_showing(0.646, 5.0), None)
+        ),
+        {EPSILON: of(("open", NO_CLAIM), "0.646", "records are told apart a little", "65.61")},
+    ),
+    "no noise, and nothing found": (
+        measured(
+            EPSILON, epsilon.RULES, CanaryBounds("none", inf, records_showing(0.16, 5.0), None)
+        ),
+        {
+            EPSILON: of(
+                ("open", NO_CLAIM),
+                "0.16",
+                "next to nothing; without noise that is no promise",
+                "53.99",
+            )
+        },
+    ),
+    "less noise than is claimed": (
+        measured(
+            EPSILON, epsilon.RULES, CanaryBounds("record", 1.0, records_showing(2.5, 5.0), None)
+        ),
+        {
+            EPSILON: (
+                "leaks",
+                (
+                    "The claim is refuted: ε is said to be at most 1, and canary records show at "
+                    "least 2.5."
+                ),
+            )
+        },
+    ),
 }
 
 
@@ -273,6 +486,26 @@ def prepared(tmp_path_factory):
 @pytest.mark.parametrize("name", PREPARED)
 def test_verdict_and_sentence_are_true_of_the_run(prepared, name):
     check(name, sections(prepared(name)))
+
+
+OF_FOLDERS = {EXPOSURE, ENCRYPTION}
+ATTACKED = [name for name, (_, true) in PREPARED.items() if not true.keys() & OF_FOLDERS]
+
+
+@pytest.mark.parametrize("name", ATTACKED)
+def test_a_false_sentence_of_what_attacks_found_is_found(prepared, name):
+    """Another sentence, planted in the rule that decides, and another verdict."""
+    run = prepared(name)
+    place = list(run.rules).index(deciding(run.rules, run.found))
+    false = replace(run, rules=saying(run.rules, place, "Records are safe."))
+    calmer = (
+        *run.rules[:place],
+        replace(run.rules[place], verdict="calm"),
+        *run.rules[place + 1 :],
+    )
+    for planted in (false, replace(run, rules=calmer)):
+        with pytest.raises(AssertionError, match=re.escape(name)):
+            check(name, sections(planted))
 
 
 def saying(rules, place, words):

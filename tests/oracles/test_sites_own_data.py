@@ -11,9 +11,12 @@ from over_loopback import NAMES, SHORT, SIZES, Consortium, incidents_of, model_o
 from process_axes import BESIDE
 from processes import Loop
 from site_files import COLUMNS, TABLES, OwnData
+from small_audit import quick_is_tiny
 
 import securefl
 import securefl.network.client
+from securefl.audit import audits
+from securefl.audit.targets import public_rows
 from securefl.build.own_data import task_at, task_of_sites
 from securefl.build.own_model import code_of
 from securefl.data.catalogue import Targets
@@ -316,3 +319,32 @@ def test_a_model_without_a_file_is_refused():
         ConfigError, match="no file has its source: give a function or class of a file"
     ):
         code_of(config)
+
+
+@pytest.fixture
+def larger(tmp_path):
+    """Return a file for each site, of 60 records, a quarter of which tests."""
+    rng, paths = np.random.default_rng(1), {}
+    for number, name in enumerate(NAMES):
+        x = rng.normal(number / 9, 1, size=(60, 1, 4, 4)).astype(np.float32)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=(x.mean((1, 2, 3)) > 0).astype(np.int64))
+        paths[name] = tmp_path / f"{name}.toml"
+        paths[name].write_text(f'train = "{name}.npz"\ntest = 0.25\n')
+    return paths
+
+
+def test_an_audit_takes_all_sites_own_tests_for_public_samples(
+    consortium, larger, tmp_path, monkeypatch
+):
+    """The common test set is a placeholder of alike rows, with which nothing could be measured."""
+    quick_is_tiny(monkeypatch)
+    sealing = ("algorithm.local_steps=1", "exchange.encrypt=statistics")
+    job = OwnData(consortium, tmp_path, (*PICTURES, *sealing))
+    job.paths = larger
+    task, out = securefl.task_of_sites(job.config, job.sites), tmp_path / "run"
+    securefl.run(job.config, task, out=out)
+    public, labels = public_rows(job.config, task)
+    assert len(public) == len(labels) == 75
+    assert torch.equal(public[:15], task.client_tests[0][0])
+    found = {s.key: s for s in securefl.audit_run(out, audits.QUICK, task=task).sections}
+    assert [section.words for section in found.values() if not section.measured] == []

@@ -170,8 +170,9 @@ def test_the_verdicts_come_first_and_the_worst_on_top():
     [
         ("", "open", "Nothing was promised"),
         ("open", "open", "Nothing was promised"),
-        ("open holds", "holds", "All that was attacked held: 1 of 2 sections."),
-        ("holds weak open", "weak", "something is learnt: weak."),
+        ("open holds", "open", "1 of 2 sections held, and these are open: open."),
+        ("holds holds", "holds", "All that was attacked held: 2 of 2 sections."),
+        ("holds weak open", "weak", "or a claim rests on little: weak."),
         ("weak leaks leaks", "leaks", "should not: leaks, leaks."),
     ],
 )
@@ -179,6 +180,18 @@ def test_the_worst_section_gives_the_run_its_verdict(verdicts, worst, sentence):
     found = replace(FINDINGS, sections=[Section(v, v, Verdict(v), "") for v in verdicts.split()])
     assert f'class="verdict is-{worst}"' in html_page(found)
     assert in_short(found).endswith(sentence) or in_short(found).startswith(sentence)
+
+
+def test_sections_that_were_not_measured_are_counted_and_are_no_good_news():
+    held = Section("a", "A", Verdict.HOLDS, "Held.")
+    missing = Section("b", "B", Verdict.OPEN, "Not measured: all public rows are alike.")
+    found = replace(FINDINGS, sections=[held, missing])
+    assert 'class="verdict is-open"' in html_page(found)
+    assert in_short(found) == (
+        "1 of 2 sections held, and these are open: B. Not measured: 1 of 2 sections."
+    )
+    leaking = replace(found, sections=[LEAK, missing])
+    assert in_short(leaking).endswith(" Not measured: 1 of 2 sections.")
 
 
 def test_code_is_marked_and_a_number_keeps_its_percent_sign():

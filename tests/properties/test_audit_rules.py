@@ -49,8 +49,8 @@ SCORE = replace(UPDATE, kind=Kind.PROFILES, shows=Shows.SCORES)
 LEAK = Leak(1, "update/parameters", "a -> server", "in plaintext")
 
 
-def exposed(*fields, leaks=(), noisy=False):
-    return Exposed([PartyView("server", fields)], leaks, noisy)
+def exposed(*fields, leaks=(), noisy=False, sized=0):
+    return Exposed([PartyView("server", fields)], leaks, noisy, sized)
 
 
 # Membership.
@@ -118,9 +118,14 @@ ALL = "Nobody received a single client's update, and everybody the sum of all of
 SMALLER = "but rows were from smaller sums, the largest of 3 clients"
 OUT_OF = "says in {} of cases (50 % is guessing) which of two records was in"
 OF_TOTAL = "Who reads a total of all clients " + OUT_OF
+SIZES = " Totals of several lists of clients were opened, each with its weight, and from these "
+SIZES += "follows how many samples 5 clients of the run trained on."
 TWO_SUMS = " But two totals that differ by one client, while the model hardly changes, show that "
 TWO_SUMS += "client as if it were in the clear (90.0%): the least number of clients does not stop "
 TWO_SUMS += "that. Noise does."
+
+LITTLE = ", little better than guessing."
+NOT_WITH_NOISE = " The difference of two totals was not measured with this noise."
 
 MADE = {
     "Who saw what": [
@@ -138,6 +143,7 @@ MADE = {
                 "far their data are from its own. All that clients sent it was sealed."
             ),
         ),
+        (exposed(SEALED, sized=5), "All that clients sent to the server was sealed." + SIZES),
         (
             exposed(SEALED),
             (
@@ -318,12 +324,14 @@ MADE = {
         ),
         (
             traced(0.55, difference=0.9),
-            OF_TOTAL.format("55.0%") + ", little better than guessing." + TWO_SUMS,
+            OF_TOTAL.format("55.0%") + LITTLE + TWO_SUMS,
         ),
+        (traced(0.55, sigma=1.0), OF_TOTAL.format("55.0%") + LITTLE + NOT_WITH_NOISE),
         (
             traced(0.5, difference=0.9, sigma=10.0),
-            OF_TOTAL.format("50.0%") + ", which may be chance.",
+            OF_TOTAL.format("50.0%") + ", which may be chance." + NOT_WITH_NOISE,
         ),
+        (traced(0.5), OF_TOTAL.format("50.0%") + ", which may be chance."),
     ],
     "Encryption": [
         (
@@ -408,6 +416,48 @@ def test_something_was_made_for_every_rule():
     }
 
 
+@pytest.mark.parametrize(
+    ("area", "rate", "how"),
+    [
+        (0.64, 0.05, "slightly better than by chance"),
+        (0.66, None, "better than by chance"),
+        (0.64, 0.06, "better than by chance"),
+    ],
+)
+def test_slightly_is_said_up_to_the_tables_numbers_alone(area, rate, how):
+    words = decided(
+        RULES["Membership inference"], Compared([attack(area, 0.0, rate)], 100, 100, 0.01)
+    )[1]
+    assert words.startswith(f"Who has seen enough can tell {how} which")
+
+
+def test_a_total_that_tells_more_than_a_difference_is_not_outdone_by_it():
+    words = decided(RULES["Tracing"], traced(0.974, difference=0.759))[1]
+    assert "But" not in words
+    assert "as if" not in words
+    assert "show that client's records, too (75.9%)" in words
+
+
+def test_advice_follows_what_the_audit_was_given():
+    """No --full after a full audit, no --openings where there was one; keys by their names."""
+
+    def advice(section, measured):
+        return decided(RULES[section], measured)[2]
+
+    few = records_showing(2.0)
+    many = replace(few, any=replace(few.any, canaries=1000))
+    assert "--full" in advice("Bounds on ε", CanaryBounds("record", 9.0, few, None))
+    assert "--full" not in advice("Bounds on ε", CanaryBounds("record", 9.0, many, None))
+    again = encrypted(OPENED, OPENED)
+    given = replace(again, evidence=replace(again.evidence, own_log=True))
+    assert "--openings" in advice("Encryption", again)
+    assert "--openings" not in advice("Encryption", given)
+    strong = Compared([attack(0.9, 0.0)], 100, 100, 0.01)
+    for section, measured in (("Membership inference", strong), ("Tracing", traced(0.9))):
+        assert "privacy.level" in advice(section, measured)
+        assert "privacy.sigma" in advice(section, measured)
+
+
 nan = st.just(math.nan)
 levels = st.floats(-1, 1) | nan
 intervals = st.builds(around, levels, st.floats(0, 1))
@@ -433,10 +483,11 @@ openings = st.builds(
 comparisons = st.builds(hidden, intervals, intervals, intervals)
 ANY = {
     "Who saw what": st.builds(
-        lambda seen, leaks, noisy: exposed(*seen, leaks=leaks, noisy=noisy),
+        lambda seen, leaks, noisy, sized: exposed(*seen, leaks=leaks, noisy=noisy, sized=sized),
         st.lists(fields, max_size=3),
         st.lists(st.just(LEAK), max_size=1),
         st.booleans(),
+        st.integers(0, 2),
     ),
     "Membership inference": st.builds(
         Compared, st.lists(attacks, min_size=1), *[st.integers(1, 60)] * 2, st.floats(0, 0.5)
@@ -488,6 +539,10 @@ def membership_is_true(found, verdict, words):
     if verdict not in {"weak", "leaks"}:
         return
     strong = [each for each in found.alarmed if each.strong]
+    slight = found.best.area.value <= 0.65 and (
+        found.best.rate is None or found.best.rate.low <= 0.05
+    )
+    assert ("slightly" in words) == (verdict == "weak" and slight)
     assert ("clearly" in words) == bool(strong) == (verdict == "leaks")
     area, rate = said(r"two in ([\d.]+)%", words), said(r"recognises ([\d.]+)%", words)
     assert area is None or area[0] >= 50.5
@@ -543,10 +598,14 @@ def tracing_is_true(found, verdict, words):
     assert abs(share[0] - 100 * found.auc.value) <= 0.051
     assert ("may be chance" in words) == (found.auc.low <= 0.5)
     assert ("little better" in words) == (0.5 < found.auc.low <= 0.6)
+    if verdict in {"holds", "open"}:
+        assert "may be chance" in words
     if verdict == "holds":
-        assert "chance" in words or "little better" in words
-    if "as if it were in the clear" in words:
+        assert "not measured" not in words
+    if "two totals that differ" in words.lower():
         assert found.difference.low > 0.6
+        more = found.difference.value > found.auc.value
+        assert ("as if it were in the clear" in words) == more
 
 
 TRUE = {

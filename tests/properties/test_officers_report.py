@@ -66,7 +66,16 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
     assert "Nothing is sealed" in clear["Measures (7 d)"]
     assert "Sealed by its sender: model" in sealed["Measures (7 d)"]
     risks = {point for point in sealed if point.startswith("Risk")}
-    assert risks == {f"Risk (7 c): {s.title}" for s in FINDINGS.sections if s.verdict != "holds"}
+    of_sections = {f"Risk (7 c): {s.title}" for s in FINDINGS.sections if s.verdict != "holds"}
+    assert risks == {"Risk (7 c): a server that lies"} | of_sections
+    assert "124 of 160 records" in sealed["Risk (7 c): a server that lies"]
+    yours = {point for point, said in sealed.items() if said == YOURS}
+    assert {
+        "Transfers to third countries (Art. 44)",
+        "Notice of a breach (Art. 33, 34): who tells whom, by when",
+        "Severity and likelihood of each risk (7 c)",
+    } <= yours
+    assert "This report is in it (mode 0600)" in sealed["Retention"]
     assert sealed["Attacked, and stood (7 c)"] == "Encryption"
 
 

@@ -23,8 +23,10 @@ from securefl.federation.lineage import Shown, Statement, beginning, extended
 from securefl.federation.opening import Opening
 from securefl.network.models_shown import CONTRADICTION, Contradiction, Said
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
+from securefl_cli.audit_report import auditor
 from securefl_cli.main import main
 from securefl_keys.identity import load_identity
+from securefl_keys.roster import load_roster
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses")
 
@@ -76,6 +78,9 @@ def test_each_file_counts_and_a_change_is_named(sealed, tmp_path):
         (folder / name).write_bytes(content)
     (folder / "more.txt").write_text("")
     assert differences(folder, found) == ["more.txt: was not there"]
+    (folder / "more.txt").unlink()
+    (folder / "more" / "deep").mkdir(parents=True)
+    assert differences(folder, found) == ["more/deep/: was not there"]
     with pytest.raises(RunFolderError, match="name no files"):
         differences(folder, b"{}")
 
@@ -131,7 +136,7 @@ def test_a_members_signature_is_checked_by_anybody_with_the_bundle(sealed, conso
     words.write_text(f"of {CLIENTS[0]}")
     signing = ("--sign", consortium.root / CLIENTS[0], "--passphrase-file", words)
     keys = ("--keys", consortium.keys)
-    assert "go with --keys" in invoke(folder, "--verify").output
+    assert "goes with --keys" in invoke(folder, "--sign", consortium.root / CLIENTS[0]).output
     foreign = invoke(sealed, *keys, *signing)
     assert foreign.exit_code != 0
     assert "under other keys than those of --keys" in foreign.output
@@ -143,6 +148,10 @@ def test_a_members_signature_is_checked_by_anybody_with_the_bundle(sealed, conso
     known = {p["name"] for p in parties if len(p["fingerprint"]) == 64 and p["until"]}
     assert known == {SERVER, "Nord"}
     assert {p["name"] for p in parties} - known == {f"client-{i}" for i in range(1, 4)}
+    keys_of = {p["name"]: p["key"] for p in parties}
+    assert keys_of[SERVER] == load_roster(consortium.keys).members[SERVER].key_id
+    for name in ("audit.html", "audit.json"):
+        assert (folder / name).stat().st_mode & 0o077 == 0
     bundle = ("--keys", consortium.bundle("client"), "--verify")
     checked = invoke(folder, *bundle)
     assert checked.exit_code == 0, checked.output
@@ -160,6 +169,35 @@ def test_a_members_signature_is_checked_by_anybody_with_the_bundle(sealed, conso
     assert "was revoked" in revoked.output
     invoke(folder, *keys)  # anew, and unsigned
     assert not (folder / "audit.sig").exists()
+    unsigned = invoke(folder, *bundle)
+    assert unsigned.exit_code != 0
+    assert "not signed; there is no audit.sig beside it" in unsigned.output
+    assert f"Each file of {folder} is as {folder / 'audit.json'} says." in unsigned.output
+    plain = invoke(folder, "--verify")
+    assert plain.exit_code == 0, plain.output
+    assert "No signature was checked" in plain.output
+    (folder / "metrics.jsonl").write_text("{}")
+    for options in (("--verify",), bundle):
+        failed = invoke(folder, *options)
+        assert failed.exit_code != 0
+        assert "metrics.jsonl: changed" in failed.output
+
+
+def test_the_authoritys_own_certificate_is_named_from_its_key_folder(consortium):
+    """It is in no bundle, and in no roster."""
+    named = {
+        place: {p.name: p for p in auditor(None, place, None, frozenset()).members}
+        for place in (consortium.keys, consortium.bundle("client"))
+    }
+    authority = named[consortium.keys]["authority"]
+    assert (authority.role, len(authority.fingerprint), len(authority.key)) == ("authority", 64, 64)
+    assert "authority" not in named[consortium.bundle("client")]
+    server = named[consortium.keys][SERVER]
+    shown = Provenance(
+        "", "", (), [authority, server], (), {}, {}, None, {}
+    ).tables()  # both digests, each under its name
+    assert shown[0].columns[2:4] == ("SHA-256 of the certificate", "SHA-256 of the public key")
+    assert shown[0].rows[0][2:4] == (authority.fingerprint, authority.key)
 
 
 STUDY = """

@@ -6,8 +6,8 @@ from typing import cast, final
 
 from securefl.audit.bounds.canary_bounds import ClientTest
 from securefl.audit.bounds.record_bounds import RecordBounds
-from securefl.audit.rules import Rule, Verdict, always, unmeasured
-from securefl.audit.thresholds import EPSILON_WORDS
+from securefl.audit.rules import ADD_NOISE, Rule, Verdict, always, unmeasured
+from securefl.audit.thresholds import EPSILON_WORDS, MOST_CANARIES
 from securefl.privacy.events import Level
 from securefl.privacy.wording import WHAT
 
@@ -98,6 +98,16 @@ def _too_few_canaries(found: CanaryBounds) -> str:
     )
 
 
+def _more_canaries(found: CanaryBounds) -> str:
+    if found.records and found.records.any.canaries >= MOST_CANARIES:
+        return (
+            f"{MOST_CANARIES:,} canary records are the most that an audit plants: the claim rests "
+            "on the accountant alone. A smaller ε (a larger privacy.sigma) is safer, not better "
+            "tested."
+        )
+    return "Audit with --full: more canary records could refute more."
+
+
 def _stood(found: CanaryBounds) -> str:
     least = f"canary records show at least {found.shown:.3g}"
     if clients := found.clients:
@@ -143,10 +153,7 @@ RULES: tuple[Rule[CanaryBounds], ...] = (
             f"Canary records show an ε of at least {found.shown:.3g}: "
             f"{meaning_of(found.shown)}."
         ),
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=ADD_NOISE,
     ),
     Rule(
         Verdict.OPEN,
@@ -156,17 +163,14 @@ RULES: tuple[Rule[CanaryBounds], ...] = (
             "No ε is claimed, so nothing bounds what the model tells of a record. No canary "
             "records were tried."
         ),
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=ADD_NOISE,
     ),
     Rule(
         Verdict.WEAK,
         lambda found: found.out_of_reach,
         "so many canary records could not have refuted the claim",
         _too_few_canaries,
-        do="Audit with --full: more canary records could refute more.",
+        do=_more_canaries,
     ),
     Rule(Verdict.HOLDS, always, "the claim was attacked, and stood", _stood),
 )

@@ -31,6 +31,8 @@ class EncryptionEvidence:
     """Rows of ledger.jsonl."""
     consortium: Policy | None = None
     """Signed policy; None where the settings were all there was."""
+    own_log: bool = False
+    """True where the authority's own log was given to the audit."""
 
     @property
     def policy(self) -> Policy:

@@ -86,6 +86,15 @@ def _decrypted_in_all(found: Encrypted) -> str:
     return f"Decrypted by the {found.evidence.opener}: {what}.{asked}{clear if found.read else ''}"
 
 
+def _ask(found: Encrypted) -> str:
+    if found.evidence.own_log:
+        return (
+            "The authority's own log says so, too: ask its operator how it came about, and use the "
+            "run for nothing before you know."
+        )
+    return "Ask the authority's operator for its own log, and audit with --openings."
+
+
 RULES: tuple[Rule[Encrypted], ...] = (
     Rule(
         Verdict.OPEN,
@@ -125,7 +134,7 @@ RULES: tuple[Rule[Encrypted], ...] = (
             "are in one of them alone, and a second score is a second number of a client's "
             "profile."
         ),
-        do="Ask the authority's operator for its own log, and audit with --openings.",
+        do=_ask,
     ),
     Rule(
         Verdict.LEAKS,
@@ -135,7 +144,7 @@ RULES: tuple[Rule[Encrypted], ...] = (
             f"At {counted(found.shown_at_models, 'model')} totals of several lists of clients were "
             f"opened, and their sums and differences show fewer than {found.least} clients."
         ),
-        do="Ask the authority's operator for its own log, and audit with --openings.",
+        do=_ask,
     ),
     Rule(
         Verdict.LEAKS,

@@ -87,6 +87,8 @@ class FolderEvidence:
     """Files and what stands in a row of theirs that no run writes."""
     foreign_rows: Sequence[tuple[Opening, str]] = ()
     """Rows of openings that the folder or the authority's own log lacks, and which of them does."""
+    own_log: bool = False
+    """True where the authority's own log was given."""
 
     @classmethod
     def of(cls, run: RunRecord, log: Path | None = None) -> "FolderEvidence":
@@ -118,6 +120,7 @@ class FolderEvidence:
             in_one_process=any(session.get("engine") != PROCESSES for session in sessions),
             odd_rows=tuple(_odd_rows(path)),
             foreign_rows=() if log is None else tuple(_foreign(openings, own)),
+            own_log=log is not None,
         )
 
 

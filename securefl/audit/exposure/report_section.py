@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from securefl.audit.exposure.leaks import InspectedRounds, Leak
 from securefl.audit.exposure.verdict import RULES, Exposed, server_view
 from securefl.audit.findings import Number, Section
@@ -39,13 +41,17 @@ def exposure_section(
     inspected: InspectedRounds,
     *,
     noisy: bool = False,
+    weighed: bool = False,
 ) -> Section:
     """Return the section from the run's ledger, its folder's leaks and the inspected rounds.
 
-    `noisy` where each client adds all of its noise itself (privacy of records).
+    `noisy` where each client adds all of its noise itself (privacy of records), `weighed` where a
+    client's weight is its number of samples.
     """
     found = views(ledger)
-    verdict, words, do = decided(RULES, Exposed(found, [*leaks, *inspected.leaks], noisy=noisy))
+    sized = weighed_alone(ledger) if weighed else 0
+    exposed = Exposed(found, [*leaks, *inspected.leaks], noisy=noisy, sized=sized)
+    verdict, words, do = decided(RULES, exposed)
     return Section(
         "exposure",
         "Who saw what",
@@ -63,6 +69,27 @@ def exposure_section(
         ),
         do=do,
     )
+
+
+def weighed_alone(ledger: Sequence[Entry]) -> int:
+    """Return of how many clients the weight follows from the weights of sealed totals.
+
+    Each total opens with the sum of its clients' weights, one linear equation. A client's weight
+    follows where its unit vector is in the span of the equations' rows, which the diagonal of the
+    projection on that span says.
+    """
+    lists: dict[tuple[int, int, str], set[str]] = {}
+    for entry in ledger:
+        sealed = entry.form == "ciphertext" and entry.receiver == SERVER
+        if sealed and entry.kind in {Kind.PARAMETERS, Kind.STATISTICS}:
+            lists.setdefault((entry.round, entry.exchange, entry.name), set()).add(entry.sender)
+    names = sorted(set().union(*lists.values()))
+    if not names:
+        return 0
+    rows = {tuple(name in signers for name in names) for signers in lists.values()}
+    equations_TK = np.array(sorted(rows), dtype=np.float64)
+    projection_KK = np.linalg.pinv(equations_TK) @ equations_TK
+    return int((projection_KK.diagonal() > 1 - 1e-9).sum())
 
 
 def _inspected(inspected: InspectedRounds) -> str:

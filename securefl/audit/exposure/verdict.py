@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 from securefl.audit.exposure.leaks import Leak
-from securefl.audit.rules import Rule, Verdict, always
+from securefl.audit.rules import Rule, Verdict, always, counted
 from securefl.federation.ledger import SERVER
 from securefl.federation.message import SCORES
 from securefl.report.views import Field, PartyView, Shows
@@ -26,6 +26,8 @@ class Exposed:
     leaks: Sequence[Leak]
     noisy: bool
     """True where each client adds all of its noise itself."""
+    sized: int = 0
+    """Number of clients whose numbers of samples follow from the weights of totals."""
 
     @property
     def read(self) -> str:
@@ -48,6 +50,19 @@ class Exposed:
     def sealed(self) -> bool:
         """True where anything was sealed on its way to the server."""
         return any(field.form == "ciphertext" for field in server_view(self.views).fields)
+
+
+def _sizes(found: Exposed) -> str:
+    """Return what the weights of totals tell of clients; nothing for nothing."""
+    if not found.sized:
+        return ""
+    return (
+        " Totals of several lists of clients were opened, each with its weight, and from these "
+        f"follows how many samples {counted(found.sized, 'client')} of the run trained on."
+    )
+
+
+UNIFORM = 'Set algorithm.weights = "uniform": then no total\'s weight tells of samples.'
 
 
 def _first_leak(found: Exposed) -> str:
@@ -85,11 +100,23 @@ RULES: tuple[Rule[Exposed], ...] = (
         Verdict.WEAK,
         lambda found: not found.read and found.scored,
         "of single clients the server could read scores alone",
-        lambda _: (
+        lambda found: (
             "Of single clients the server could read a score each, by which it selected: how far "
             "their data are from its own. All that clients sent it was sealed."
+            f"{_sizes(found)}"
         ),
-        do="Where no score of a client may be known, take another selection.name.",
+        do=lambda found: (
+            "Where no score of a client may be known, take another selection.name."
+            + (f" {UNIFORM}" if found.sized else "")
+        ),
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: not found.read and found.sized > 0,
+        "the server could read totals alone, and the weights of totals over several lists of "
+        "clients tell how many samples single clients have",
+        lambda found: f"All that clients sent to the server was sealed.{_sizes(found)}",
+        do=UNIFORM,
     ),
     Rule(
         Verdict.HOLDS,

@@ -1,6 +1,6 @@
 """Section on gradient inversion: protection of samples by hiding BN's statistics.
 
-A picture shows originals, and below each what every attacker made of it.
+A picture shows what every attacker made of the same records. Originals are in no report.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -333,9 +333,8 @@ LABEL = 2.2
 
 
 def rebuilt_picture(title: str, attacked: Attacked) -> Picture:
-    """Draw the first eight images, a row for originals, the baseline and each attacker."""
-    rows: dict[str, Values] = {"original": attacked.originals}
-    rows |= {name: rebuilt.samples for name, rebuilt in _rows(attacked).items()}
+    """Draw the first eight images, a row for the baseline and each attacker; no original."""
+    rows: dict[str, Values] = {name: rebuilt.samples for name, rebuilt in _rows(attacked).items()}
     figure = Figure(figsize=((COLUMNS + LABEL) * INCHES, len(rows) * INCHES))
     FigureCanvasAgg(figure)
     lines = figure.subplots(len(rows), squeeze=False)[:, 0]
@@ -347,7 +346,7 @@ def rebuilt_picture(title: str, attacked: Attacked) -> Picture:
         left=(LABEL - 0.1) / (COLUMNS + LABEL), right=0.99, top=0.99, bottom=0.01
     )
     described = f"Rows of images: {', '.join(rows)}. {title}."
-    return Picture(f"Originals and reconstructions: {title}", described, png(figure))
+    return Picture(f"Reconstructions: {title}", described, png(figure))
 
 
 def _in_a_row(images: Values) -> Values:

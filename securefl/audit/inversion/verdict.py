@@ -148,7 +148,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         ),
         do=(
             "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "
-            "or add noise (securefl privacy plan)."
+            "or add noise: privacy.level and privacy.sigma (securefl privacy plan)."
         ),
     ),
     Rule(
@@ -172,7 +172,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         ),
         do=(
             "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "
-            "or add noise (securefl privacy plan)."
+            "or add noise: privacy.level and privacy.sigma (securefl privacy plan)."
         ),
     ),
     Rule(

@@ -10,13 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.rules import Rule, Verdict, always, counted, unmeasured
+from securefl.audit.rules import ADD_NOISE, Rule, Verdict, always, counted, unmeasured
 from securefl.audit.statistics import Interval, Roc, least_visible_area
 from securefl.audit.thresholds import (
     ALARM,
     FEWEST_RECORDS,
     SAID_AREA,
     SAID_RATE,
+    SLIGHT_AREA,
+    SLIGHT_RATE,
     STRONG_AREA,
     STRONG_RATE,
 )
@@ -42,6 +44,12 @@ class MeasuredAttack:
     def strong(self) -> bool:
         """True where what it finds is more than slight."""
         return self.area.low >= STRONG_AREA or bool(self.rate and self.rate.low >= STRONG_RATE)
+
+    @property
+    def slight(self) -> bool:
+        """True where no number of it is far from chance."""
+        by_rate = self.rate is None or self.rate.low <= SLIGHT_RATE
+        return self.area.value <= SLIGHT_AREA and by_rate
 
 
 @final
@@ -127,19 +135,15 @@ RULES: tuple[Rule[Compared], ...] = (
         f"an attack that is found has an AUC of {STRONG_AREA} or more, or a TPR of "
         f"{100 * STRONG_RATE:g} % at 1 % FPR, by the lower end of its interval",
         lambda found: _told("clearly", found.best),
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=ADD_NOISE,
     ),
     Rule(
         Verdict.WEAK,
         always,
         "an attack is found",
-        lambda found: _told("slightly better than by chance", found.best),
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
+        lambda found: _told(
+            f"{'slightly ' if found.best.slight else ''}better than by chance", found.best
         ),
+        do=ADD_NOISE,
     ),
 )

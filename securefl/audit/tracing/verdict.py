@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
-from securefl.audit.rules import Rule, Verdict, always, unmeasured
+from securefl.audit.rules import ADD_NOISE, Rule, Verdict, always, unmeasured
 from securefl.audit.statistics import Interval
-from securefl.audit.thresholds import NOTICED, PLAIN
+from securefl.audit.thresholds import CHANCE, NOTICED, PLAIN
 
 
 class Visibility(StrEnum):
@@ -92,6 +92,12 @@ class Traced:
         )
         return alone and told_apart(self.difference)
 
+    @property
+    def not_differenced(self) -> bool:
+        """True where totals have noise of records, with which no difference was measured."""
+        totals = self.run is not None and self.sent.worst is Visibility.TOTALS
+        return totals and self.sent.sigma is not None
+
 
 def told_apart(auc: Interval) -> bool:
     """Return whether records are told apart for certain, be it somewhat."""
@@ -103,7 +109,7 @@ def _says(auc: Interval) -> str:
     words = f"says in {auc.value:.1%} {_GUESSING} which of two records was in"
     if told_apart(auc):
         return words
-    if auc.low > 0.5:
+    if auc.low > CHANCE:
         return f"{words}, little better than guessing"
     return f"{words}, which may be chance"
 
@@ -118,13 +124,27 @@ def _in_words(found: Traced) -> str:
     if found.each_read:
         return f"The server reads each client's statistics, and {apart}."
     words = f"Who reads a total of all clients {apart}."
+    if found.not_differenced:
+        return f"{words} The difference of two totals was not measured with this noise."
     if not found.two_sums_show:
         return words
+    if found.difference.value <= found.auc.value:
+        return (
+            f"{words} Two totals that differ by one client, while the model hardly changes, show "
+            f"that client's records, too ({found.difference.value:.1%}): the least number of "
+            "clients does not stop that. Noise does."
+        )
     return (
         f"{words} But two totals that differ by one client, while the model hardly changes, show "
         f"that client as if it were in the clear ({found.difference.value:.1%}): the least number "
         "of clients does not stop that. Noise does."
     )
+
+
+def _noise(found: Traced) -> str:
+    if found.sent.sigma is not None:
+        return f"{ADD_NOISE} For statistics it is privacy.statistics_sigma."
+    return ADD_NOISE
 
 
 RULES: tuple[Rule[Traced], ...] = (
@@ -153,36 +173,48 @@ RULES: tuple[Rule[Traced], ...] = (
         f"the AUC's whole interval is above {PLAIN}: in what the run shows, or with clients' noise "
         "in the difference of two totals",
         _in_words,
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=_noise,
     ),
     Rule(
         Verdict.WEAK,
         lambda found: told_apart(found.auc),
         f"the same is above {NOTICED}",
         _in_words,
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=_noise,
     ),
     Rule(
         Verdict.WEAK,
         lambda found: found.each_read,
         "the server reads each client's statistics, without noise of clients",
         _in_words,
-        do='Set exchange.encrypt = "statistics", and privacy.level for noise.',
+        do=(
+            'Set exchange.encrypt = "statistics", and privacy.level = "record" or "client" for '
+            "noise."
+        ),
     ),
     Rule(
         Verdict.WEAK,
         lambda found: found.two_sums_show,
         f"two totals that differ by one client, without noise, show it with an AUC above {NOTICED}",
         _in_words,
+        do=_noise,
+    ),
+    Rule(
+        Verdict.WEAK,
+        lambda found: found.auc.low > CHANCE,
+        f"the AUC's whole interval is above {CHANCE}: records are told apart for certain, if by "
+        "little",
+        _in_words,
+        do=_noise,
+    ),
+    Rule(
+        Verdict.OPEN,
+        lambda found: found.not_differenced,
+        "totals have noise of records, and the difference of two was not measured with it",
+        _in_words,
         do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
+            "No audit measures that difference; the ε of this run bounds what it shows. A larger "
+            "privacy.statistics_sigma lowers it."
         ),
     ),
     Rule(Verdict.HOLDS, always, "records are not told apart for certain", _in_words),
