@@ -908,6 +908,12 @@ WRONG = {
         "the solver follows the refinement, and not through DP-SGD",
         "take another solver",
     ),
+    "followed refinement of FedDC": Wrong(
+        ("algorithm.name=fixbn", *RECORD, "solver.name=feddc", "fnr.name=matched"),
+        'privacy.level = "record" with solver.name = "feddc" and fnr.name',
+        "the solver follows the refinement, and not through DP-SGD",
+        "take another solver",
+    ),
     "bfloat16": Wrong(
         (
             "algorithm.name=fixbn",

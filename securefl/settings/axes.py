@@ -124,7 +124,7 @@ class SolverChoice(OpenChoice):
     server_half: ClassVar[bool] = False
     """The server takes a step of the solver's own from the average."""
     follows_refinement: ClassVar[bool] = False
-    """A client's kept state follows a refinement after its steps."""
+    """A client's kept state follows a refinement after its steps: `Solver.followed` says how."""
 
     def build(self) -> Any:
         """Return the solver."""

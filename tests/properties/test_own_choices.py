@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import sys
 from itertools import count
+from pathlib import Path
 
 import pytest
 import torch
@@ -376,6 +377,40 @@ def test_a_subclass_is_another_choice_than_ours(module, tmp_path):
     run(job=task(choices=[own]), out=tmp_path / "run")
     assert read_config(tmp_path / "run").solver == own
     assert own.name == f"{type(own).__module__}:Proximal"
+
+
+def by_copy_of_feddyn(module, without=""):
+    """The settings of a solver that is FedDyn's file again, of another module."""
+    own = (Path(securefl.__file__).parent / "algorithms/solvers/feddyn.py").read_text()
+    own = own.replace('    name: Literal["feddyn"] = "feddyn"\n', "").replace(without, "", 1)
+    return f"solver.name={module(own)}:FedDyn", "solver.alpha=0.9"
+
+
+def with_public():
+    job = task(5)
+    return securefl.Task(job.model, job.clients[:4], job.test, public=job.clients[4])
+
+
+REFINED = ("fnr.name=matched", "fnr.share=0.25", "fnr.epochs=1", "fnr.batch_size=4")
+
+
+def test_what_it_keeps_follows_the_refinement_where_it_says_so(module):
+    """FedDyn's own file from outside is FedDyn under FNR-FL, and not where the trait is left out.
+
+    The server's half of FedDyn finds both by their traits.
+    """
+    job, ours = with_public(), ("solver.name=feddyn", "solver.alpha=0.9")
+    own = run(*by_copy_of_feddyn(module), *REFINED, job=job)
+    assert same(own, run(*ours, *REFINED, job=job))
+    silent = by_copy_of_feddyn(module, "    follows_refinement: ClassVar[bool] = True\n")
+    other = run(*silent, *REFINED, job=job).model.state_dict()
+    assert not all(torch.equal(v, other[n]) for n, v in own.model.state_dict().items())
+
+
+def test_a_trait_without_its_method_is_refused_in_words(module):
+    text = SOLVER.replace("elementwise = True", "follows_refinement = True")
+    with pytest.raises(ConfigError, match="sets follows_refinement and lacks followed"):
+        run(f"solver.name={module(text)}:Proximal", *REFINED, job=with_public())
 
 
 RECORD = (
