@@ -101,6 +101,18 @@ class Axis(Generic[Kind]):
         """Group of entry points by which other packages register choices of theirs."""
         return f"securefl.{self.noun}"
 
+    def opened(self) -> type[Kind]:
+        """Return the class `open_base`."""
+        module, _, name = self.open_base.rpartition(".")
+        found: type[Kind] = getattr(import_module(module), name)
+        return found
+
+    def takes(self, kind: type[Choice]) -> bool:
+        """Return True for a choice of ours on an axis with `open_base`, and one that derives it."""
+        if not self.open_base:
+            return False
+        return kind in self.own().values() or issubclass(kind, self.opened())
+
     def own(self) -> dict[str, type[Kind]]:
         """Return SecureFL's own choices by name."""
         return dict(_own(self.homes, self.base))
@@ -186,10 +198,16 @@ class Axis(Generic[Kind]):
                 f"{error!s:.200}): install the module here, put its folder into PYTHONPATH, or "
                 "mend it"
             ) from error
-        if not (isinstance(found, type) and issubclass(found, self.base)):
+        # Not a base class of the table alone, which has its keys and does nothing.
+        if not (isinstance(found, type) and issubclass(found, opened := self.opened())):
             raise ValueError(  # noqa: TRY004  (pydantic collects these alone)
                 f'{self._key} = "{name}": is none that this table takes: derive its class '
                 f"from {self.open_base}"
+            )
+        if found is opened and not isabstract(found):
+            raise ValueError(
+                f'{self._key} = "{name}": is the class to derive from, and does nothing: name one '
+                f"of your own that derives from {self.open_base}"
             )
         if isabstract(found):
             raise ValueError(

@@ -21,6 +21,7 @@ from securefl.io.own_code import sources
 from securefl.privacy.events import WithoutPrivacy
 from securefl.runs.folder_reader import read_config
 from securefl.settings import choice
+from securefl.settings.axes import DrawnSelector, SolverChoice
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -316,7 +317,7 @@ def test_a_task_takes_it_as_an_object(module):
 
 def test_a_task_takes_one_on_each_axis(module):
     proximal = loaded(module, SOLVER, "Proximal")
-    for wrong in ([proximal(), proximal()], [object()]):
+    for wrong in ([proximal(), proximal()], [object()], [SolverChoice()], [DrawnSelector()]):
         with pytest.raises(ConfigError, match="give one Normalisation, Solver, ServerOptimiser or"):
             run(job=task(choices=wrong))
 
