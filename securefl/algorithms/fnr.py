@@ -233,8 +233,8 @@ class FNR:
     def _remembered(self, client_state: ClientState, moved: NamedTensors) -> ClientState:
         """Return what a solver keeps: of its own steps alone, unless it follows the refinement.
 
-        So FedDyn's and FedDC's h_i do: the server's H sums all moves. Without the refinement in h_i it would run away from
-        Σ p_i h_i, and the model with it.
+        So FedDyn's and FedDC's h_i do: the server's H sums all moves. Without the refinement in
+        h_i it would run away from Σ p_i h_i, and the model with it.
         """
         solver = self.inner.solver
         if not (isinstance(solver, Solver) and solver.follows_refinement):

@@ -354,6 +354,7 @@ def test_no_client_counts_by_its_records(level, weights):
 # --- settings without a sound meaning ---
 
 FIXBN = ("algorithm.name=fixbn",)
+WINDOW = ("algorithm.switch=window", "algorithm.window=2", "run.rounds=4")
 NOT_RECORD = ["fedtan", "fedtan-ii", "forward-only", "static-bn", "fedbn", "silobn", "local-affine"]
 
 REFUSED = [
@@ -392,7 +393,7 @@ REFUSED = [
         r'algorithm\.freeze = "affine": .* freeze "statistics" or "both"',
     ),
     (
-        [*RECORD, "algorithm.name=fixbn", "model.norm=batch", "algorithm.switch=window"],
+        [*RECORD, "algorithm.name=fixbn", "model.norm=batch", *WINDOW],
         r'algorithm\.switch = "window": .* give a round, or a share',
     ),
     ([*RECORD, "algorithm.local_epochs=1"], r"local_epochs = 1: .* give algorithm\.local_steps"),
@@ -423,7 +424,7 @@ REFUSED = [
         for name in ("centralised", "singlenet")
     ),
     (
-        [*CLIENT, "algorithm.name=fixbn", "algorithm.switch=window"],
+        [*CLIENT, "algorithm.name=fixbn", *WINDOW],
         r'algorithm\.switch = "window": .* give a round, or a share',
     ),
     ([*CLIENT, "privacy.clipping=ghost"], r'privacy\.clipping = "ghost" .* take "flat"'),
