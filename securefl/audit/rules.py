@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar, final
 
+from securefl.settings.axes import NORMALISATIONS
+
 
 class Verdict(StrEnum):
     """Verdict on a section."""
@@ -53,6 +55,22 @@ def counted(n: int, one: str) -> str:
 def always(_measured: object) -> bool:
     """Return True: the condition of a section's last rule."""
     return True
+
+
+def add_noise(_measured: object) -> str:
+    """Return the advice to add noise, and which normalisations take it at each level of privacy."""
+    of_records = NORMALISATIONS.those(lambda kind: kind.releases_statistics)
+    without_bn = NORMALISATIONS.those(
+        lambda kind: not (kind.mixes_records or kind.releases_statistics)
+    )
+    of_clients = NORMALISATIONS.those(
+        lambda kind: kind.global_model and not (kind.pools or kind.measures or kind.joins_data)
+    )
+    return (
+        "Add noise: securefl privacy plan says by which settings, and what it costs. With "
+        f'privacy.level = "record" take algorithm.name = {of_records}, or, of a model without '
+        f'batch normalisation, {without_bn}; with privacy.level = "client" take {of_clients}.'
+    )
 
 
 def unmeasured(numbers: Callable[[Measured], Iterable[float]]) -> Rule[Measured]:

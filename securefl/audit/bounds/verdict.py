@@ -6,7 +6,7 @@ from typing import cast, final
 
 from securefl.audit.bounds.canary_bounds import ClientTest
 from securefl.audit.bounds.record_bounds import RecordBounds
-from securefl.audit.rules import Rule, Verdict, always, unmeasured
+from securefl.audit.rules import Rule, Verdict, add_noise, always, unmeasured
 from securefl.audit.thresholds import EPSILON_WORDS
 from securefl.privacy.events import Level
 from securefl.privacy.wording import WHAT
@@ -143,10 +143,7 @@ RULES: tuple[Rule[CanaryBounds], ...] = (
             f"Canary records show an ε of at least {found.shown:.3g}: "
             f"{meaning_of(found.shown)}."
         ),
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=add_noise,
     ),
     Rule(
         Verdict.OPEN,
@@ -156,10 +153,7 @@ RULES: tuple[Rule[CanaryBounds], ...] = (
             "No ε is claimed, so nothing bounds what the model tells of a record. No canary "
             "records were tried."
         ),
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=add_noise,
     ),
     Rule(
         Verdict.WEAK,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.rules import Rule, Verdict, always, counted, unmeasured
+from securefl.audit.rules import Rule, Verdict, add_noise, always, counted, unmeasured
 from securefl.audit.statistics import Interval, Roc, least_visible_area
 from securefl.audit.thresholds import (
     ALARM,
@@ -127,19 +127,13 @@ RULES: tuple[Rule[Compared], ...] = (
         f"an attack that is found has an AUC of {STRONG_AREA} or more, or a TPR of "
         f"{100 * STRONG_RATE:g} % at 1 % FPR, by the lower end of its interval",
         lambda found: _told("clearly", found.best),
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=add_noise,
     ),
     Rule(
         Verdict.WEAK,
         always,
         "an attack is found",
         lambda found: _told("slightly better than by chance", found.best),
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=add_noise,
     ),
 )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
-from securefl.audit.rules import Rule, Verdict, always, unmeasured
+from securefl.audit.rules import Rule, Verdict, add_noise, always, unmeasured
 from securefl.audit.statistics import Interval
 from securefl.audit.thresholds import NOTICED, PLAIN
 
@@ -153,20 +153,14 @@ RULES: tuple[Rule[Traced], ...] = (
         f"the AUC's whole interval is above {PLAIN}: in what the run shows, or with clients' noise "
         "in the difference of two totals",
         _in_words,
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=add_noise,
     ),
     Rule(
         Verdict.WEAK,
         lambda found: told_apart(found.auc),
         f"the same is above {NOTICED}",
         _in_words,
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=add_noise,
     ),
     Rule(
         Verdict.WEAK,
@@ -180,10 +174,7 @@ RULES: tuple[Rule[Traced], ...] = (
         lambda found: found.two_sums_show,
         f"two totals that differ by one client, without noise, show it with an AUC above {NOTICED}",
         _in_words,
-        do=(
-            "Add noise: securefl privacy plan says by which settings, and what it costs. FedTAN "
-            "takes none; fixbn and fedavg do."
-        ),
+        do=add_noise,
     ),
     Rule(Verdict.HOLDS, always, "records are not told apart for certain", _in_words),
 )
