@@ -99,7 +99,7 @@ WRONG = {
     ),
     "a part of encrypt": Wrong(
         ("exchange.encrypt=models",),
-        "exchange.encrypt.0 = 'models'",
+        "exchange.encrypt = 'models'",
         "input should be 'statistics', 'profiles' or 'model'",
     ),
     "model of no name": Wrong(
@@ -151,6 +151,12 @@ WRONG = {
         'fnr.name = "securefl.settings.axes:FnrChoice"',
         "is the class to derive from, and does nothing",
         "name one of your own that derives from securefl.settings.axes.FnrChoice",
+    ),
+    "code of ours by its class": Wrong(
+        ("solver.name=securefl.algorithms.solvers.fedprox:FedProx",),
+        'solver.name = "securefl.algorithms.solvers.fedprox:FedProx"',
+        "its class is called 'fedprox' by a Literal, and so by no other name",
+        "take solver.name = 'fedprox'",
     ),
     "code in part": Wrong(
         ("solver.name=securefl.algorithms.solvers.solver:Solver",),
@@ -876,7 +882,7 @@ WRONG = {
             "privacy.level=record",
             "privacy.records=100",
         ),
-        'privacy.level with algorithm.weights = "samples"',
+        'privacy.level = "record" with algorithm.weights = "samples"',
         "weights tell how many records a client has, and let one client",
         'set algorithm.weights = "uniform"',
     ),

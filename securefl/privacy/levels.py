@@ -50,8 +50,9 @@ class NoisyLevel(PrivacyChoice):
         yield from super().clashes(config)
         if config.algorithm.weights != "uniform":
             yield (
-                f'privacy.level with algorithm.weights = "{config.algorithm.weights}": weights '
-                "tell how many records a client has, and let one client count more than another; "
+                f'privacy.level = "{self.level}" with algorithm.weights = '
+                f'"{config.algorithm.weights}": weights tell how many records a client has, and '
+                "let one client count more than another; "
                 'set algorithm.weights = "uniform"'
             )
         if config.selection.repeats:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -150,10 +150,23 @@ class Axis(Generic[Kind]):
                 f"{self._key} = {shown(name)}: must be text, write it in quotes"
             )
         kind = self._kind(name)
+        self._require_named(kind, name)
         try:
             return kind.model_validate(self._read(kind, name, {**given, self.base.key: name}))
         except ValidationError as error:
             raise ValueError("; ".join(reasons_of(error, kind, (self.table,)))) from None
+
+    def _require_named(self, kind: type[Kind], name: str) -> None:
+        """Raise ValueError for a class that settings name otherwise than it allows."""
+        field = kind.model_fields[self.base.key]
+        allowed = get_args(field.annotation) if get_origin(field.annotation) is Literal else (name,)
+        if name not in allowed:
+            ways = [f"take {self._key} = {shown(n)}" for n in allowed if n in self.own()]
+            ways.append(f"leave {self.base.key} out of the class, or write {self.base.key}: str")
+            raise ValueError(
+                f'{self._key} = "{name}": its class is called {" or ".join(map(shown, allowed))} '
+                f"by a Literal, and so by no other name: {', or '.join(ways)}"
+            )
 
     @property
     def _key(self) -> str:

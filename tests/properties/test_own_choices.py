@@ -620,6 +620,29 @@ def test_what_cannot_be_loaded_is_said_in_words(module, monkeypatch, text, said)
     assert said in refusal("solver.name=proximal")
 
 
+FIXED = 'name: Literal["my-dyn"] = "my-dyn"'
+
+
+def test_a_class_that_fixes_its_name_is_refused_by_another_with_a_way_out(module):
+    """By a Literal; one that has a name of its own and leaves others be is called by both."""
+    fixed = SOLVER.replace("    mu: float =", f"    {FIXED}\n    mu: float =")
+    fixed = fixed.replace("import securefl\n", "from typing import Literal\n\nimport securefl\n", 1)
+    name = f"{module(fixed)}:Proximal"
+    said = refusal(f"solver.name={name}")
+    assert f"solver.name = \"{name}\": its class is called 'my-dyn' by a Literal" in said
+    assert "leave name out of the class, or write name: str" in said
+    free = fixed.replace('Literal["my-dyn"] =', "str =")
+    name = f"{module(free)}:Proximal"
+    assert securefl.load_config(None, [f"solver.name={name}"]).solver.name == name
+
+
+def test_a_model_whose_statistics_stay_is_not_said_to_have_none(module):
+    """A normalisation of one's own keeps the one BN layer at clients; no trait says so."""
+    name = f"{module(NORMALISATION)}:LastLayerLocal"
+    with pytest.raises(ConfigError, match="they stay with the clients: nothing would"):
+        run(f"algorithm.name={name}", "exchange.encrypt=statistics")
+
+
 def test_a_module_that_is_nowhere_is_said_in_words():
     said = refusal("solver.name=strange_nowhere:Proximal")
     assert "(ModuleNotFoundError: No module named 'strange_nowhere')" in said
