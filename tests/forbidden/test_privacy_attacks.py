@@ -551,7 +551,7 @@ def pairs(first, second):
 @pytest.fixture
 def guarded_once(monkeypatch):
     """The guard looks at each model once: it knows nothing of the names beside its algorithm."""
-    passed, guard = set(), job_module._require_independent_records
+    passed, guard = set(), job_module.require_independent_records
 
     def once(settings, *rest):
         seen = settings.algorithm.name, settings.model, settings.privacy.clipping
@@ -559,7 +559,7 @@ def guarded_once(monkeypatch):
             guard(settings, *rest)
         passed.add(seen)
 
-    monkeypatch.setattr(job_module, "_require_independent_records", once)
+    monkeypatch.setattr(job_module, "require_independent_records", once)
 
 
 @pytest.mark.usefixtures("guarded_once")
