@@ -47,7 +47,10 @@ POLICIES: dict[str, Settings] = {
 } | {
     "fedtan, fused": ("algorithm.name=fedtan", "algorithm.moments=fused"),
     "fedtan-ii, fused": ("algorithm.name=fedtan-ii", "algorithm.moments=fused"),
-    "fixbn, window": ("algorithm.name=fixbn", "algorithm.switch=window"),
+    "fixbn, window": (
+        *("algorithm.name=fixbn", "algorithm.switch=window"),
+        *("algorithm.window=2", "run.rounds=4"),  # the shortest that is full within the run
+    ),
     "fixbn, affine": ("algorithm.name=fixbn", "algorithm.freeze=affine"),
     "fixbn, both": ("algorithm.name=fixbn", "algorithm.freeze=both"),
 }

@@ -38,7 +38,10 @@ TABLES = {
     "scaffold": {"exchange": {"encrypt": "model"}, "solver": {"name": "scaffold"}},
     "fednova": {"exchange": {"encrypt": "model"}, "server": {"name": "fednova"}},
     "fixbn": {"algorithm": {"name": "fixbn", "freeze": "both"}},
-    "window": {"algorithm": {"name": "fixbn", "switch": "window"}},
+    "window": {
+        "algorithm": {"name": "fixbn", "switch": "window", "window": 2},
+        "run": {"rounds": 4},
+    },
     "bn-scaffold": {
         "algorithm": {"name": "bn-scaffold"},
         "exchange": {"encrypt": "statistics"},

@@ -99,7 +99,7 @@ WRONG = {
     ),
     "a part of encrypt": Wrong(
         ("exchange.encrypt=models",),
-        "exchange.encrypt.0 = 'models'",
+        "exchange.encrypt = 'models'",
         "input should be 'statistics', 'profiles' or 'model'",
     ),
     "model of no name": Wrong(
@@ -130,6 +130,33 @@ WRONG = {
         'solver.name = "json:loads"',
         "is none that this table takes",
         "derive its class from securefl.Solver",
+    ),
+    **{
+        f"a base class of ours, {base}": Wrong(
+            (f"{table}.name=securefl.settings.axes:{base}",),
+            f'{table}.name = "securefl.settings.axes:{base}"',
+            "is none that this table takes",
+            f"derive its class from securefl.{public}",
+        )
+        for table, base, public in (
+            ("solver", "SolverChoice", "Solver"),
+            ("algorithm", "NormalisationChoice", "Normalisation"),
+            ("server", "ServerChoice", "ServerOptimiser"),
+            ("selection", "SelectorChoice", "Selector"),
+            ("selection", "DrawnSelector", "Selector"),
+        )
+    },
+    "a refinement's base class": Wrong(
+        ("fnr.name=securefl.settings.axes:FnrChoice",),
+        'fnr.name = "securefl.settings.axes:FnrChoice"',
+        "is the class to derive from, and does nothing",
+        "name one of your own that derives from securefl.settings.axes.FnrChoice",
+    ),
+    "code of ours by its class": Wrong(
+        ("solver.name=securefl.algorithms.solvers.fedprox:FedProx",),
+        'solver.name = "securefl.algorithms.solvers.fedprox:FedProx"',
+        "its class is called 'fedprox' by a Literal, and so by no other name",
+        "take solver.name = 'fedprox'",
     ),
     "code in part": Wrong(
         ("solver.name=securefl.algorithms.solvers.solver:Solver",),
@@ -534,6 +561,12 @@ WRONG = {
         "BN would never be frozen",
         "give an earlier round, or a share of the rounds such as 0.5",
     ),
+    "a window of all rounds": Wrong(
+        ("algorithm.name=fixbn", "algorithm.switch=window", "run.rounds=21"),
+        "algorithm.window = 20 with run.rounds = 21",
+        "BN would never be frozen",
+        "have a shorter window, or more rounds",
+    ),
     "threshold": Wrong(
         (
             "algorithm.name=fixbn",
@@ -849,7 +882,7 @@ WRONG = {
             "privacy.level=record",
             "privacy.records=100",
         ),
-        'privacy.level with algorithm.weights = "samples"',
+        'privacy.level = "record" with algorithm.weights = "samples"',
         "weights tell how many records a client has, and let one client",
         'set algorithm.weights = "uniform"',
     ),
@@ -905,6 +938,12 @@ WRONG = {
             "fnr.name=matched",
         ),
         'privacy.level = "record" with solver.name = "feddyn" and fnr.name',
+        "the solver follows the refinement, and not through DP-SGD",
+        "take another solver",
+    ),
+    "followed refinement of FedDC": Wrong(
+        ("algorithm.name=fixbn", *RECORD, "solver.name=feddc", "fnr.name=matched"),
+        'privacy.level = "record" with solver.name = "feddc" and fnr.name',
         "the solver follows the refinement, and not through DP-SGD",
         "take another solver",
     ),
@@ -1024,6 +1063,30 @@ WRONG = {
     "a name twice": Wrong(
         ('data.names=["a","b","a"]',), "data.names: 'a'", "twice", "name each once"
     ),
+    "another party's name": Wrong(
+        ('data.names=["a","server","authority"]',),
+        "data.names: 'authority', 'server'",
+        "is another party's name",
+        "name the client otherwise",
+    ),
+    "a quorum of more than all": Wrong(
+        ("sites.quorum=6",),
+        "sites.quorum = 6",
+        "there are 5 clients, so no round would ever begin",
+        "have a smaller one, or leave it out",
+    ),
+    "no share of the noise": Wrong(
+        (*CLIENT, "algorithm.name=fedavg", "privacy.dropouts=3", "privacy.colluders=2"),
+        "privacy.dropouts = 3 and privacy.colluders = 2",
+        "of 5 clients in a round: no share of the noise would be left",
+        "lower them, or have more clients",
+    ),
+    "no share of the noise of statistics": Wrong(
+        (*RECORD, "algorithm.name=fixbn", "privacy.colluders=5"),
+        "privacy.dropouts = 0 and privacy.colluders = 5",
+        "of 5 clients in a round: no share of the noise would be left",
+        "lower them, or have more clients",
+    ),
     "too few clients for encryption": Wrong(
         ("data.clients=2",),
         "data.clients = 2",
@@ -1123,6 +1186,12 @@ FILES = {
     ),
     "an unknown table": Wrong(
         (b"[trian]\nlr = 1.0\n",), "trian: no such key", "did you mean train?"
+    ),
+    "a base class of ours": Wrong(
+        (b'[solver]\nname = "securefl.settings.axes:SolverChoice"\n',),
+        'solver.name = "securefl.settings.axes:SolverChoice"',
+        "is none that this table takes",
+        "derive its class from securefl.Solver",
     ),
     "code": Wrong(
         (b'[solver]\nname = "unseen:Mine"\n',),

@@ -44,8 +44,7 @@ from securefl.algorithms.lowest import (
 )
 from securefl.algorithms.public_training import Objective, Penalty, PublicData, train_on_public
 from securefl.algorithms.servers.fednova import STEPS
-from securefl.algorithms.solvers.feddc import FedDC
-from securefl.algorithms.solvers.feddyn import FedDyn
+from securefl.algorithms.solvers.solver import Solver
 from securefl.errors import ConfigError, TooFewContributions
 from securefl.exchange.sums import Exchange
 from securefl.types import (
@@ -232,13 +231,13 @@ class FNR:
             raise TooFewContributions(str(error)) from None
 
     def _remembered(self, client_state: ClientState, moved: NamedTensors) -> ClientState:
-        """Return what a solver keeps: of its own steps alone, but for FedDyn's and FedDC's h_i.
+        """Return what a solver keeps: of its own steps alone, unless it follows the refinement.
 
-        The server's H sums all moves. Without the refinement in h_i it would run away from
-        Σ p_i h_i, and the model with it.
+        So FedDyn's and FedDC's h_i do: the server's H sums all moves. Without the refinement in
+        h_i it would run away from Σ p_i h_i, and the model with it.
         """
         solver = self.inner.solver
-        if not isinstance(solver, FedDyn | FedDC):
+        if not (isinstance(solver, Solver) and solver.follows_refinement):
             return client_state
         return replace(client_state, solver=solver.followed(client_state.solver, moved))
 

@@ -9,16 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar, final
 
+from securefl.settings.axes import NORMALISATIONS
+
 NOT_MEASURED = "Not measured:"
 """Beginning of the sentence of a section that was not measured."""
-
-
-ADD_NOISE = (
-    'Add noise, or more of it: privacy.level = "record" or "client", then privacy.sigma and '
-    "privacy.clip (securefl privacy plan says how much, and what it costs). FedTAN takes none; "
-    "fixbn and fedavg do."
-)
-"""Advice where a model or a total tells of records."""
 
 
 class Verdict(StrEnum):
@@ -64,6 +58,23 @@ def counted(n: int, one: str) -> str:
 def always(_measured: object) -> bool:
     """Return True: the condition of a section's last rule."""
     return True
+
+
+def add_noise(_measured: object) -> str:
+    """Return the advice to add noise, and which normalisations take it at each level of privacy."""
+    of_records = NORMALISATIONS.those(lambda kind: kind.releases_statistics)
+    without_bn = NORMALISATIONS.those(
+        lambda kind: not (kind.mixes_records or kind.releases_statistics)
+    )
+    of_clients = NORMALISATIONS.those(
+        lambda kind: kind.global_model and not (kind.pools or kind.measures or kind.joins_data)
+    )
+    return (
+        "Add noise, or more of it: privacy.level, then privacy.sigma and privacy.clip (securefl "
+        "privacy plan says how much, and what it costs). With "
+        f'privacy.level = "record" take algorithm.name = {of_records}, or, of a model without '
+        f'batch normalisation, {without_bn}; with privacy.level = "client" take {of_clients}.'
+    )
 
 
 def unmeasured(numbers: Callable[[Measured], Iterable[float]]) -> Rule[Measured]:

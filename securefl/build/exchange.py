@@ -9,6 +9,7 @@ from securefl.errors import ConfigError
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.federation.message import SCORE_MEAN
+from securefl.norms.find import batch_norm_layers
 from securefl.settings.tables import Config, Encrypt
 from securefl.types import Kind
 
@@ -83,8 +84,12 @@ def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module) -> None
     if Encrypt.STATISTICS in exchange.encrypt and Encrypt.MODEL not in exchange.encrypt:
         plan = algorithm.plan(algorithm.init(model), model)
         if not SEALED[Encrypt.STATISTICS] & {spec.kind for spec in (*plan.sums, *plan.update)}:
+            why = "a model without batch normalisation has none to send"
+            if batch_norm_layers(model):
+                why = f'with algorithm.name = "{config.algorithm.name}" they stay with the clients'
+                if config.privacy.warm_up:
+                    why = f"with privacy.warm_up = {config.privacy.warm_up} clients send none"
             raise ConfigError(
-                'exchange.encrypt = "statistics", and a model without BN (or one whose statistics '
-                "come from privacy.warm_up) has none to send: nothing would be encrypted; set "
+                f'exchange.encrypt = "statistics", and {why}: nothing would be encrypted; set '
                 'exchange.encrypt = "none", or "model"'
             )

@@ -9,7 +9,7 @@ from securefl.algorithms.algorithm import Algorithm
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.build.exchange import check_sealed, least_clients, sealed_kinds
 from securefl.build.fnr import check_refinement, expected_public, fewest_clients, refined
-from securefl.build.privacy import spending, warmed_up
+from securefl.build.privacy import require_independent_records, spending, warmed_up
 from securefl.build.training import (
     check_precision,
     chosen_algorithm,
@@ -26,8 +26,6 @@ from securefl.exchange.plain import PlainChannel
 from securefl.federation.message import scores_sum
 from securefl.federation.server import WeightShares
 from securefl.federation.training import Training
-from securefl.privacy.clipping import clipping_of
-from securefl.privacy.independence_check import require_independent
 from securefl.privacy.odometer import Spending
 from securefl.settings.axes import REFINEMENTS
 from securefl.settings.data_set import require_enough
@@ -142,7 +140,7 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
     algorithm = _algorithm(_part_of(config, task, here), task, training, len(data))
     check_precision(config, task.model)
     config.privacy.require_clients(len(task.clients))
-    _require_independent_records(config, task, data)
+    require_independent_records(config, task, data)
     check_refinement(config, task, algorithm, data, local)
     check_sealed(config, algorithm, task.model)
     require_enough(config, len(data))
@@ -175,7 +173,7 @@ def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
     data, batch_size = client_data(config, task)
     check_precision(config, task.model)
     config.privacy.require_clients(len(task.clients))
-    _require_independent_records(config, task, data)
+    require_independent_records(config, task, data)
     training = training_of(config, task.loss, batch_size)
     plan_of = _plan_of(_algorithm(config, task, training, len(data)), task.model)
     return lambda sigma: spending(config.with_sigma(sigma), plan_of, task.model)
@@ -210,10 +208,3 @@ def _algorithm(config: Config, task: Task, training: Training, n_clients: int) -
             "and update of securefl.algorithms.algorithm.Algorithm"
         )
     return algorithm
-
-
-def _require_independent_records(config: Config, task: Task, data: Mapping[str, Samples]) -> None:
-    if config.privacy.of_records:
-        frozen = config.algorithm.releases_statistics
-        clipping = clipping_of(config.privacy.clipping)
-        require_independent(task.model, task.loss, data, clipping, frozen=frozen)

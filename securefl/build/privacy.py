@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,12 @@ from torch import nn
 
 from securefl.algorithms.public_training import Objective, PublicData, train_on_public
 from securefl.build.training import schedule
-from securefl.data.samples import samples
+from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
 from securefl.norms.find import batch_normalising
+from securefl.privacy.clipping import clipping_of
 from securefl.privacy.events import Gaussian, Level, PrivacyEvent, WithoutPrivacy
+from securefl.privacy.independence_check import require_independent
 from securefl.privacy.odometer import Spending
 from securefl.settings.tables import Config
 from securefl.types import Plan
@@ -42,6 +44,18 @@ def warmed_up(config: Config, task: Task) -> Task:
     model = copy.deepcopy(task.model)
     train_on_public(model, public, 0, schedule(config)(0), Objective(task.loss))
     return replace(task, model=model)
+
+
+def require_independent_records(config: Config, task: Task, data: Mapping[str, Samples]) -> None:
+    """Check that no record acts on another's gradient, where noise hides records.
+
+    Raises:
+        ConfigError: one does, or no clip bounds its gradient.
+    """
+    if config.privacy.of_records:
+        frozen = config.algorithm.releases_statistics
+        clipping = clipping_of(config.privacy.clipping)
+        require_independent(task.model, task.loss, data, clipping, frozen=frozen)
 
 
 def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -> Spending:

@@ -160,10 +160,15 @@ def _by_corruption(
 def _dealt(
     split: Split, partition: Partition, data: DataTable, rng: np.random.Generator
 ) -> Sequence[Labelled]:
+    """Deal the training data out; ConfigError as of `split_clients`, with the table of its key."""
     x, y = split.train_x, split.train_y
-    if data.feature_noise:
-        return skewed_clients(x, y, partition, noise_ladder(data.clients, data.feature_noise), rng)
-    parts = split_clients(y.numpy(), data.clients, partition, rng)
+    noises = noise_ladder(data.clients, data.feature_noise) if data.feature_noise else ()
+    try:
+        if noises:
+            return skewed_clients(x, y, partition, noises, rng)
+        parts = split_clients(y.numpy(), data.clients, partition, rng)
+    except ConfigError as error:
+        raise ConfigError(f"data.{error}") from None
     return [(x[part], y[part]) for part in map(torch.from_numpy, parts)]
 
 

@@ -44,8 +44,8 @@ def carve_public(split: Split, n_public: int, seed: int) -> tuple[Labelled, Spli
     if not least <= n_public <= len(single) - least:
         kinds = "" if classes is None else f", in {least} classes"
         raise DataError(
-            f"{n_public} public samples of {len(single)} training samples without a "
-            f"double{kinds}: take {least} to {len(single) - least}"
+            f"data.public = {n_public}: {n_public} public samples of {len(single)} training "
+            f"samples without a double{kinds}: take {least} to {len(single) - least}"
         )
     taken, _ = train_test_split(single, train_size=n_public, stratify=classes, random_state=seed)
     public = torch.zeros(len(train), dtype=torch.bool)

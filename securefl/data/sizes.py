@@ -41,10 +41,10 @@ class NormalSizes:
 def check_enough(n_samples: int, n_clients: int) -> None:
     """Refuse clients that would get fewer than two samples; raises ConfigError."""
     if n_clients < 1:
-        raise ConfigError(f"n_clients = {n_clients}: must be at least 1")
+        raise ConfigError(f"clients = {n_clients}: must be at least 1")
     if n_samples < MIN_SAMPLES * n_clients:
         raise ConfigError(
-            f"n_clients = {n_clients}: {n_samples} samples do not give each client "
+            f"clients = {n_clients}: {n_samples} samples do not give each client "
             f"{MIN_SAMPLES}; have at most {n_samples // MIN_SAMPLES} clients, or more samples"
         )
 

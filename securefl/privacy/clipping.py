@@ -5,7 +5,6 @@ Abadi et al., CCS 2016, Algorithm 1. Per layer: McMahan et al., ICLR 2018. Ghost
 """
 
 import math
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -173,6 +172,8 @@ class ClippedGradients:
 
     def _gradients(self, of: Tensor, *, keep_graph: bool) -> dict[str, Tensor]:
         """Return gradients by autograd; zeros where `of` does not depend on a parameter."""
+        from securefl.privacy.gradients import no_warning_of_the_first_layer
+
         with no_warning_of_the_first_layer():
             found = torch.autograd.grad(
                 of, list(self._parameters.values()), retain_graph=keep_graph, allow_unused=True
@@ -229,14 +230,6 @@ class ClippedGradients:
                 else torch.tensordot(factors_B.to(found.dtype), found, dims=1)
             )
         return sums
-
-
-@contextmanager
-def no_warning_of_the_first_layer() -> Iterator[None]:
-    """Silence torch's warning that its input needs no gradient; Opacus does without."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        yield
 
 
 def _full_precision() -> AbstractContextManager[None]:

@@ -14,6 +14,7 @@ from securefl.exchange.sums import Exchange
 from securefl.privacy.clipped import Quantile, clipped
 from securefl.privacy.clipping import Clipping
 from securefl.privacy.randomness import Randomness, noisy
+from securefl.settings.axes import require_shares
 from securefl.types import NamedTensors, Total
 
 
@@ -33,12 +34,7 @@ class DistributedNoise:
     """Number of clients that may take their own noise off the sum again."""
 
     def __post_init__(self) -> None:
-        if self.n_clients - self.dropouts - self.colluders < 1:
-            raise ConfigError(
-                f"privacy.dropouts = {self.dropouts} and privacy.colluders = {self.colluders} of "
-                f"{self.n_clients} clients in a round: no share of the noise would be left; lower "
-                "them, or have more clients"
-            )
+        require_shares(self.n_clients, self.dropouts, self.colluders)
 
     @property
     def n_counted(self) -> int:

@@ -4,7 +4,9 @@ Axes: B records, T positions in a record (such as those of a sequence), I and O 
 """
 
 import copy
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import final
 
 from jaxtyping import Shaped
@@ -14,10 +16,17 @@ from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import Loss, trained_parameters
 from securefl.norms.frozen import Affine
-from securefl.privacy.clipping import no_warning_of_the_first_layer
 
 ByParameter = dict[Tensor, Tensor]
 """A layer's parameters, as torch types them."""
+
+
+@contextmanager
+def no_warning_of_the_first_layer() -> Iterator[None]:
+    """Silence torch's warning that its input needs no gradient; Opacus does without."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        yield
 
 
 def per_sample_gradients(

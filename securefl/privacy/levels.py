@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.errors import ConfigError
 from securefl.privacy.events import Gaussian, PrivacyEvent, SampledGaussian
-from securefl.settings.axes import NORMALISATIONS, PrivacyChoice
+from securefl.settings.axes import NORMALISATIONS, PrivacyChoice, require_shares
 from securefl.types import Freeze, Kind, Plan
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ class NoisyLevel(PrivacyChoice):
         yield from super().clashes(config)
         if config.algorithm.weights != "uniform":
             yield (
-                f'privacy.level with algorithm.weights = "{config.algorithm.weights}": weights '
-                "tell how many records a client has, and let one client count more than another; "
+                f'privacy.level = "{self.level}" with algorithm.weights = '
+                f'"{config.algorithm.weights}": weights tell how many records a client has, and '
+                "let one client count more than another; "
                 'set algorithm.weights = "uniform"'
             )
         if config.selection.repeats:
@@ -69,6 +70,12 @@ class NoisyLevel(PrivacyChoice):
                 f"privacy.delta = {self.delta:g} with {of}: must be below 1 / {hidden}, since to "
                 f"publish one {self.level} at random would satisfy it"
             )
+
+    def require_shares(self, config: Config, n_clients: int) -> None:
+        """See `PrivacyChoice`."""
+        if "dropouts" in self.reads(config):
+            n = config.selection.n_selected(n_clients)
+            require_shares(n, self.dropouts, self.colluders)
 
     def in_shares(self, config: Config) -> bool:
         """Return whether clients add noise in shares, so that as many have to count."""

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -11,7 +11,6 @@ from pathlib import Path
 from securefl.errors import RunFolderError
 from securefl.evaluation.evaluate import evaluate, load_trained
 from securefl.federation.ledger import AUTHORITY, MEBIBYTE, SERVER, Entry, Ledger
-from securefl.recipes.quantities import Measure
 from securefl.report.census import hours, selected_share, times_selected, watt_hours
 from securefl.runs.folder_reader import (
     METRICS,
@@ -24,15 +23,6 @@ from securefl.runs.folder_reader import (
 
 MODEL = ("model/", "update/")
 """Beginnings of names of messages that carry the model: its broadcast, and clients' updates."""
-
-
-def measured(folder: Path, measure: Measure) -> float | None:
-    """Return the quantity of a complete run; None where the target was never reached.
-
-    Raises:
-        RunFolderError: no run's folder, or a damaged one.
-    """
-    return measure.row.of(RunFigures(folder), measure)
 
 
 @dataclass(frozen=True)
@@ -89,8 +79,8 @@ class RunFigures:
             )
         return sums
 
-    def selected_share(self, measure: Measure) -> float:
-        """Return the share of all selections that clients of the measure's qualities had.
+    def selected_share(self, qualities: Collection[str | None]) -> float:
+        """Return the share of all selections that clients of these qualities had.
 
         Raises:
             RunFolderError: nobody was selected, or a client of unknown quality was.
@@ -100,20 +90,20 @@ class RunFigures:
         if unknown or not record.participants:
             nothing = f"{QUALITIES} says nothing of {', '.join(unknown)}"
             raise RunFolderError(
-                f"{self.folder}: {nothing if unknown else 'no selections'}; measure.quantity = "
-                f'"{measure.quantity}" needs settings that select, and clients of known quality'
+                f"{self.folder}: {nothing if unknown else 'no selections'}: a measure of their "
+                "share needs settings that select, and clients of known quality"
             )
-        return selected_share(record, measure.qualities)
+        return selected_share(record, qualities)
 
-    def external_accuracy(self, measure: Measure) -> float:
+    def external_accuracy(self, *, adapt_bn: float | None, batch_size: int) -> float:
         """Return the final global model's mean accuracy on clients that never trained."""
         trained = load_trained(self.folder)
         scores = [
             evaluate(
                 trained.model,
                 data,
-                adapt_bn=measure.adapt_bn,
-                batch_size=measure.batch_size,
+                adapt_bn=adapt_bn,
+                batch_size=batch_size,
                 loss=trained.task.loss,
             )
             for data in trained.task.external.values()

@@ -123,7 +123,9 @@ _ROWS = (
     Quantity(
         "external-accuracy",
         2,
-        lambda run, measure: 100 * run.external_accuracy(measure),
+        lambda run, measure: (
+            100 * run.external_accuracy(adapt_bn=measure.adapt_bn, batch_size=measure.batch_size)
+        ),
         takes="adapt_bn",
         missing=_all_train,
     ),
@@ -137,7 +139,7 @@ _ROWS = (
     Quantity(
         "selected-share",
         1,
-        lambda run, measure: 100 * run.selected_share(measure),
+        lambda run, measure: 100 * run.selected_share(measure.qualities),
         needs="qualities",
         missing=_no_choice,
     ),

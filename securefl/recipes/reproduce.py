@@ -6,7 +6,8 @@ from pathlib import Path
 
 from securefl.build.run import resume, run
 from securefl.errors import ConfigError, Diverged
-from securefl.recipes.figures import measured
+from securefl.recipes.figures import RunFigures
+from securefl.recipes.quantities import Measure
 from securefl.recipes.recipe import Cell, Recipe
 from securefl.recipes.table import MeasuredCell, NoValue, RecipeTable, Value
 from securefl.runs.folder_reader import RoundMetrics, holds_run, read_config, read_metrics
@@ -89,6 +90,15 @@ def _complete(one: PlannedRun, on_run: OnRun) -> bool:
     except Diverged:
         return False
     return True
+
+
+def measured(folder: Path, measure: Measure) -> float | None:
+    """Return the quantity of a complete run; None where the target was never reached.
+
+    Raises:
+        RunFolderError: no run's folder, or a damaged one.
+    """
+    return measure.row.of(RunFigures(folder), measure)
 
 
 def _value(one: PlannedRun, cell: Cell) -> Value:

@@ -124,7 +124,7 @@ class SolverChoice(OpenChoice):
     server_half: ClassVar[bool] = False
     """The server takes a step of the solver's own from the average."""
     follows_refinement: ClassVar[bool] = False
-    """A client's kept state follows a refinement after its steps."""
+    """A client's kept state follows a refinement after its steps: `Solver.followed` says how."""
 
     def build(self) -> Any:
         """Return the solver."""
@@ -351,6 +351,9 @@ class PrivacyChoice(Choice):
     def require_clients(self, n_clients: int) -> None:
         """Raise ConfigError where its keys hide nobody among so many."""
 
+    def require_shares(self, config: Config, n_clients: int) -> None:
+        """Raise ConfigError where no share of a round's noise would be left."""
+
     def fewest_shares(self, config: Config, n_clients: int) -> int:
         """Return the least contributions whose noise together is what the accounting assumes."""
         del config, n_clients
@@ -407,6 +410,16 @@ def never_frozen(switch: object, rounds: int) -> Iterator[str]:
         yield (
             f"algorithm.switch = {switch} with run.rounds = {rounds}: BN would never be frozen; "
             "give an earlier round, or a share of the rounds such as 0.5"
+        )
+
+
+def require_shares(n_clients: int, dropouts: int, colluders: int) -> None:
+    """Raise ConfigError where no share of the noise is left of so many clients of a round."""
+    if n_clients - dropouts - colluders < 1:
+        raise ConfigError(
+            f"privacy.dropouts = {dropouts} and privacy.colluders = {colluders} of {n_clients} "
+            "clients in a round: no share of the noise would be left; lower them, or have more "
+            "clients"
         )
 
 

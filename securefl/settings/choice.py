@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -101,6 +101,18 @@ class Axis(Generic[Kind]):
         """Group of entry points by which other packages register choices of theirs."""
         return f"securefl.{self.noun}"
 
+    def opened(self) -> type[Kind]:
+        """Return the class `open_base`."""
+        module, _, name = self.open_base.rpartition(".")
+        found: type[Kind] = getattr(import_module(module), name)
+        return found
+
+    def takes(self, kind: type[Choice]) -> bool:
+        """Return True for a choice of ours on an axis with `open_base`, and one that derives it."""
+        if not self.open_base:
+            return False
+        return kind in self.own().values() or issubclass(kind, self.opened())
+
     def own(self) -> dict[str, type[Kind]]:
         """Return SecureFL's own choices by name."""
         return dict(_own(self.homes, self.base))
@@ -138,10 +150,23 @@ class Axis(Generic[Kind]):
                 f"{self._key} = {shown(name)}: must be text, write it in quotes"
             )
         kind = self._kind(name)
+        self._require_named(kind, name)
         try:
             return kind.model_validate(self._read(kind, name, {**given, self.base.key: name}))
         except ValidationError as error:
             raise ValueError("; ".join(reasons_of(error, kind, (self.table,)))) from None
+
+    def _require_named(self, kind: type[Kind], name: str) -> None:
+        """Raise ValueError for a class that settings name otherwise than it allows."""
+        field = kind.model_fields[self.base.key]
+        allowed = get_args(field.annotation) if get_origin(field.annotation) is Literal else (name,)
+        if name not in allowed:
+            ways = [f"take {self._key} = {shown(n)}" for n in allowed if n in self.own()]
+            ways.append(f"leave {self.base.key} out of the class, or write {self.base.key}: str")
+            raise ValueError(
+                f'{self._key} = "{name}": its class is called {" or ".join(map(shown, allowed))} '
+                f"by a Literal, and so by no other name: {', or '.join(ways)}"
+            )
 
     @property
     def _key(self) -> str:
@@ -186,10 +211,16 @@ class Axis(Generic[Kind]):
                 f"{error!s:.200}): install the module here, put its folder into PYTHONPATH, or "
                 "mend it"
             ) from error
-        if not (isinstance(found, type) and issubclass(found, self.base)):
+        # Not a base class of the table alone, which has its keys and does nothing.
+        if not (isinstance(found, type) and issubclass(found, opened := self.opened())):
             raise ValueError(  # noqa: TRY004  (pydantic collects these alone)
                 f'{self._key} = "{name}": is none that this table takes: derive its class '
                 f"from {self.open_base}"
+            )
+        if found is opened and not isabstract(found):
+            raise ValueError(
+                f'{self._key} = "{name}": is the class to derive from, and does nothing: name one '
+                f"of your own that derives from {self.open_base}"
             )
         if isabstract(found):
             raise ValueError(

@@ -45,11 +45,9 @@ def reasons_against(config: Config) -> Iterator[str]:
     yield from _officers(config)
     if config.exchange.blind:
         yield from _blind(config)
-    if config.data.names and (config.sites.quorum or 0) > len(config.data.names):
-        yield (
-            f"sites.quorum = {config.sites.quorum}: there are {len(config.data.names)} clients "
-            "(data.names), so no round would ever begin; have a smaller one, or leave it out"
-        )
+    names = config.data.names
+    if names and (too_many := above(config.sites.quorum, len(names), " (data.names)")):
+        yield too_many
     yield from config.privacy.clashes(config)
     if config.algorithm.alone:
         yield from _alone(config)
@@ -61,6 +59,22 @@ def reasons_against(config: Config) -> Iterator[str]:
             'model.norm = "batch" and no width of 0, or algorithm.name = "fedavg" with '
             'exchange.encrypt = "model" or "none"'
         )
+
+
+def above(quorum: int | None, n_clients: int, of: str = "") -> str:
+    """Return the reason against a quorum of more clients than there are; empty for none.
+
+    Args:
+        quorum: `sites.quorum`.
+        n_clients: that train.
+        of: the setting that says how many these are, in brackets.
+    """
+    if quorum is None or quorum <= n_clients:
+        return ""
+    return (
+        f"sites.quorum = {quorum}: there are {n_clients} clients{of}, so no round would ever "
+        "begin; have a smaller one, or leave it out"
+    )
 
 
 def require_global_model(config: Config) -> None:

@@ -23,6 +23,8 @@ OfReadings = Literal["polluted", "noisy"]
 LowQuality = Literal[OfImages, OfReadings]
 
 
+PARTIES = frozenset({"server", "authority"})
+"""Names that no client has, since the ledger has the parties' own messages under them."""
 MAX_NAMES = 2000
 """Most names that a consortium lists."""
 ClientName = Annotated[
@@ -129,6 +131,11 @@ class DataTable(Table):
             )
         if twice := sorted({name for name in self.names if self.names.count(name) > 1}):
             raise ValueError(f"data.names: {', '.join(map(repr, twice))} twice; name each once")
+        if taken := sorted({*self.names} & PARTIES):
+            raise ValueError(
+                f"data.names: {', '.join(map(repr, taken))} is another party's name, under which "
+                "the ledger has its messages; name the client otherwise"
+            )
         if repeated := sorted({c for c in self.corruptions if self.corruptions.count(c) > 1}):
             raise ValueError(
                 f"data.corruptions: {', '.join(repeated)} more than once; name it once"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from securefl.data.domains import domain_families, left_out
 from securefl.errors import ConfigError
 from securefl.settings.axes import DrawnSelector
+from securefl.settings.clashes import above
 
 if TYPE_CHECKING:
     from securefl.settings.data import DataTable
@@ -48,6 +49,7 @@ def require_run(config: Config) -> None:
             said = f'data.dataset = "{config.data.dataset}" of {n_clients} clients that train'
         require_enough(config, n_clients, said)
         config.privacy.require_clients(n_clients)
+        config.privacy.require_shares(config, n_clients)
         config.selection.require_clients(config.data.names or numbered(n_clients))
 
 
@@ -57,7 +59,7 @@ def numbered(n_clients: int) -> tuple[str, ...]:
 
 
 def require_enough(config: Config, n_clients: int, said: str = "") -> None:
-    """Raise ConfigError where a round has too few clients for what is encrypted.
+    """Raise ConfigError where a round has too few clients for what is encrypted, or its quorum.
 
     Args:
         config: the settings.
@@ -74,6 +76,8 @@ def require_enough(config: Config, n_clients: int, said: str = "") -> None:
             f"{found}: the authority opens totals of at least exchange.min_clients = {least}; "
             'have more clients, or select more of them, or set exchange.encrypt = "none"'
         )
+    if too_many := above(config.sites.quorum, n_clients):
+        raise ConfigError(too_many)
 
 
 def _reasons(config: Config) -> Iterator[str]:

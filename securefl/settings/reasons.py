@@ -51,6 +51,8 @@ def _first_causes(errors: Sequence[Any]) -> list[Any]:
 
 def _explained(model: type[BaseModel], error: Any, within: Sequence[str]) -> str:
     place = [*within, *_keys_of(model, error["loc"])]
+    if place and isinstance(error["loc"][-1], int):  # one of a list, which no key names
+        place = place[:-1]
     key = ".".join(place) if place else "settings"
     if error["type"] == "extra_forbidden":
         return f"{key}: no such key{_suggestion(model, error['loc'], within)}"

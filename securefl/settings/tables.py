@@ -415,7 +415,7 @@ class Config(Table):
         tables: dict[str, Any] = {}
         for choice in choices:
             axis = next((axis for axis in AXES if isinstance(choice, axis.base)), None)
-            if axis is None or not axis.open_base or axis.table in tables:
+            if axis is None or axis.table in tables or not axis.takes(type(choice)):
                 raise ConfigError(
                     f"choices: {choice!r:.100}: give one Normalisation, Solver, ServerOptimiser "
                     "or Selector at most"

@@ -354,6 +354,7 @@ def test_no_client_counts_by_its_records(level, weights):
 # --- settings without a sound meaning ---
 
 FIXBN = ("algorithm.name=fixbn",)
+WINDOW = ("algorithm.switch=window", "algorithm.window=2", "run.rounds=4")
 NOT_RECORD = ["fedtan", "fedtan-ii", "forward-only", "static-bn", "fedbn", "silobn", "local-affine"]
 
 REFUSED = [
@@ -392,7 +393,7 @@ REFUSED = [
         r'algorithm\.freeze = "affine": .* freeze "statistics" or "both"',
     ),
     (
-        [*RECORD, "algorithm.name=fixbn", "model.norm=batch", "algorithm.switch=window"],
+        [*RECORD, "algorithm.name=fixbn", "model.norm=batch", *WINDOW],
         r'algorithm\.switch = "window": .* give a round, or a share',
     ),
     ([*RECORD, "algorithm.local_epochs=1"], r"local_epochs = 1: .* give algorithm\.local_steps"),
@@ -423,7 +424,7 @@ REFUSED = [
         for name in ("centralised", "singlenet")
     ),
     (
-        [*CLIENT, "algorithm.name=fixbn", "algorithm.switch=window"],
+        [*CLIENT, "algorithm.name=fixbn", *WINDOW],
         r'algorithm\.switch = "window": .* give a round, or a share',
     ),
     ([*CLIENT, "privacy.clipping=ghost"], r'privacy\.clipping = "ghost" .* take "flat"'),
@@ -550,7 +551,7 @@ def pairs(first, second):
 @pytest.fixture
 def guarded_once(monkeypatch):
     """The guard looks at each model once: it knows nothing of the names beside its algorithm."""
-    passed, guard = set(), job_module._require_independent_records
+    passed, guard = set(), job_module.require_independent_records
 
     def once(settings, *rest):
         seen = settings.algorithm.name, settings.model, settings.privacy.clipping
@@ -558,7 +559,7 @@ def guarded_once(monkeypatch):
             guard(settings, *rest)
         passed.add(seen)
 
-    monkeypatch.setattr(job_module, "_require_independent_records", once)
+    monkeypatch.setattr(job_module, "require_independent_records", once)
 
 
 @pytest.mark.usefixtures("guarded_once")

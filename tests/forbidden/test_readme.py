@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import takewhile
 from pathlib import Path
 
 import click
 import pytest
 
+from securefl.settings.axes import AXES
 from securefl.settings.load import load_config
 from securefl_cli.main import main
 from securefl_cli.options import KEYS, TABLES, settings_of
@@ -83,6 +85,27 @@ def test_axes_are_as_many_as_rows():
     (said,) = re.findall(r"\*\*Algorithms\.\*\* (\w+) axes", README)
     table = README.split("| axis | setting | choices |\n")[1].split("\n\n")[0]
     assert len(table.splitlines()) - 1 == NUMBERS.index(said.lower())
+
+
+OPEN = [axis for axis in AXES if axis.open_base]
+AXES_BY_TABLE = pytest.mark.parametrize("axis", OPEN, ids=lambda axis: axis.table)
+
+
+@AXES_BY_TABLE
+def test_the_readme_lists_the_choices_of_each_axis(axis):
+    """All of ours, and no other."""
+    row = next(line for line in README.splitlines() if f"| `{axis.table}.name` |" in line)
+    assert {*re.findall(r"`([\w-]+)`", row.split("|")[3])} == {*axis.own()}
+
+
+@AXES_BY_TABLE
+def test_the_example_lists_the_choices_of_each_axis(axis):
+    """In the comment on the name, up to the comment on a key."""
+    text = (ROOT / "examples/fedtan_digits.toml").read_text()
+    first, *others = text.split(f"\n[{axis.table}]\n")[1].splitlines()
+    beside = takewhile(lambda line: line.startswith(" ") and ":" not in line, others)
+    listed = re.findall(r"[a-z][\w-]*", " ".join([first.removeprefix("name = "), *beside]))
+    assert {*listed} - {"or"} == {*axis.own()}
 
 
 def test_what_the_demo_prints_fits_80_columns():

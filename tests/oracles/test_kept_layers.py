@@ -90,7 +90,7 @@ OTHERS = {
     "forward-only": ["algorithm.name=forward-only"],
     "fixbn": ["algorithm.name=fixbn", "algorithm.switch=1"],
     "affine": ["algorithm.name=fixbn", "algorithm.switch=1", "algorithm.freeze=affine"],
-    "window": ["algorithm.name=fixbn", "algorithm.switch=window"],
+    "window": ["algorithm.name=fixbn", "algorithm.switch=window", "algorithm.window=2"],
     "fedbn": ["algorithm.name=fedbn"],
     "moon": ["algorithm.name=fedavg", "solver.name=moon"],
     "dp": [
@@ -115,7 +115,7 @@ def test_a_kept_layers_statistics_stay_whatever_the_policy(name):
     """
     task = job(Kept)
     task.model.kept.requires_grad_(name != "dp")
-    model = securefl.run(config(*OTHERS[name], "algorithm.local_steps=2", rounds=3), task).model
+    model = securefl.run(config(*OTHERS[name], "algorithm.local_steps=2", rounds=4), task).model
     for own in ("running_mean", "running_var"):
         assert torch.equal(getattr(model.kept, own), getattr(task.model.kept, own))
         moved = not torch.equal(getattr(model.free, own), getattr(task.model.free, own))
@@ -135,7 +135,7 @@ class Plain(Kept):
 @pytest.mark.parametrize("name", sorted(OTHERS.keys() - {"dp", "fedtan-ii", "forward-only"}))
 def test_a_kept_layer_is_an_affine_map(name):
     """Each policy trains the model as one in which that map is written out."""
-    settings = config(*OTHERS[name], "algorithm.local_steps=2", rounds=3)
+    settings = config(*OTHERS[name], "algorithm.local_steps=2", rounds=4)
     one, other = (securefl.run(settings, job(model)).model for model in (Kept, Plain))
     assert largest_difference(one, other) < 1e-12
 
@@ -153,7 +153,7 @@ def test_batch_normalisation_outside_of_layers_is_refused(name):
     """In the first step already, with the module that does it and the way out."""
     beside = OTHERS.get(name, [f"algorithm.name={name}"])
     with pytest.raises(DataError, match=r"'inner' .* use nn\.BatchNorm1d"):
-        securefl.run(config(*beside, rounds=2), job(Functional))
+        securefl.run(config(*beside, rounds=4), job(Functional))
 
 
 def test_fedavg_takes_any_batch_normalisation():

@@ -104,7 +104,7 @@ def test_momentum_goes_on_where_a_client_left_it():
         ["solver.name=feddc"],
         ["solver.name=feddyn"],
         ["solver.name=moon"],
-        ["algorithm.name=fixbn", "algorithm.switch=window"],
+        ["algorithm.name=fixbn", "algorithm.switch=window", "algorithm.window=2"],
         ["algorithm.name=fedtan"],
     ],
 )

@@ -8,8 +8,8 @@ from shortened import shortened
 import securefl
 from securefl.data import packages
 from securefl.data.catalogue import DATA_SETS
-from securefl.recipes.figures import measured
 from securefl.recipes.quantities import Measure
+from securefl.recipes.reproduce import measured
 from securefl.settings.data import DataTable
 
 REAL = packages.find_packaged(DATA_SETS["mnist-5000"].packaged)

@@ -63,7 +63,7 @@ def test_padded_batches_change_nothing(policy, solver, blocks):
     beside = STEPPED[solver]
     if reason(POLICIES[policy], beside):
         pytest.skip("refused together")
-    settings = [*POLICIES[policy], *beside, SHORT, "run.rounds=2"]  # in the second they remember
+    settings = ["run.rounds=2", *POLICIES[policy], *beside, SHORT]  # in the second they remember
     require_same(settings, task(sizes=SIZES))
     if policy == "fixbn, window":
         assert not blocks

@@ -104,13 +104,16 @@ def test_static_bn_leaves_out_what_has_no_statistics_or_is_never_called(layer, e
         assert torch.equal(model[1].never.running_var, before.never.running_var)
 
 
+WINDOW = ("algorithm.name=fixbn", "algorithm.switch=window", "algorithm.window=2")
+
+
 def test_a_window_of_layers_without_statistics_is_followed():
     """FixBN's window watches what layers get; a model that keeps no statistics has it, too."""
     without = nn.BatchNorm1d(6, track_running_stats=False)
-    settings = config("algorithm.name=fixbn", "algorithm.switch=window", rounds=2)
+    settings = config(*WINDOW, rounds=4)
     job = by_hand_task()
     found = securefl.run(settings, securefl.Task(model_with(without), job.clients, job.test))
-    assert len(found.metrics) == 2
+    assert len(found.metrics) == 4
 
 
 class Unused(nn.Module):
@@ -126,7 +129,7 @@ class Unused(nn.Module):
 
 def test_a_window_needs_a_layer_that_is_called():
     """Where none is, there is nothing to settle, and the message says so."""
-    settings = config("algorithm.name=fixbn", "algorithm.switch=window", rounds=1)
+    settings = config(*WINDOW, rounds=4)
     job = by_hand_task()
     with pytest.raises(DataError, match="no BN layer of the model was called"):
         securefl.run(settings, securefl.Task(model_with(Unused()), job.clients, job.test))

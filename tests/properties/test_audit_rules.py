@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sys
@@ -24,12 +25,15 @@ from securefl.audit.exposure.verdict import Exposed
 from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
 from securefl.audit.inversion.verdict import SumsFound
 from securefl.audit.membership.verdict import Compared, MeasuredAttack
-from securefl.audit.rules import decided, deciding
+from securefl.audit.rules import add_noise, decided, deciding
 from securefl.audit.statistics import Interval, Roc
 from securefl.audit.tracing.verdict import SentStatistics, Traced, Visibility
+from securefl.errors import ConfigError
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
 from securefl.report.views import Field, PartyView, Shows
+from securefl.settings.axes import NORMALISATIONS
+from securefl.settings.load import load_config
 from securefl.types import Kind
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
@@ -51,6 +55,36 @@ LEAK = Leak(1, "update/parameters", "a -> server", "in plaintext")
 
 def exposed(*fields, leaks=(), noisy=False, sized=0):
     return Exposed([PartyView("server", fields)], leaks, noisy, sized)
+
+
+# The advice to add noise.
+
+RECORDS = ("privacy.level=record", "privacy.records=100", "train.batch_size=8")
+CLIENTS = ("privacy.level=client",)
+
+
+def taken(level):
+    """Names of the normalisations that the rules between settings let run at a level."""
+    for name in NORMALISATIONS.own():
+        chosen = [f"algorithm.name={name}", "algorithm.weights=uniform", *level]
+        with contextlib.suppress(ConfigError):
+            load_config(None, [*chosen, "exchange.encrypt=none"])
+            yield name
+
+
+def test_the_advice_names_those_that_take_noise_at_each_level():
+    """All of them and no other; of a model with BN, those whose statistics have noise, too."""
+    of_records, without_bn, of_clients = (
+        re.findall(r'"([\w-]+)"', part)
+        for part in re.fullmatch(
+            r'Add noise: .* privacy.level = "record" take algorithm.name = (.*), or, of a model '
+            r'without batch normalisation, (.*); with privacy.level = "client" take (.*)\.',
+            add_noise(None),
+        ).groups()
+    )
+    assert {*taken(RECORDS)} == {*of_records, *without_bn}
+    assert {*taken(CLIENTS)} == {*of_clients}
+    assert of_records == ["fixbn"]
 
 
 # Membership.

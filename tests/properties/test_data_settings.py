@@ -20,7 +20,6 @@ from standard_files import (
 )
 
 import securefl
-from securefl.build.job import job_of
 from securefl.data import medmnist, mnist
 from securefl.data.catalogue import CIFAR10_C, DATA_SETS, Inputs, Targets
 from securefl.data.cifar import load_cifar10_c
@@ -29,6 +28,8 @@ from securefl.data.digits import load_digits
 from securefl.data.domains import leave_out_choices
 from securefl.data.medmnist import MEDMNIST
 from securefl.errors import ConfigError, DataError
+from securefl.federation.ledger import AUTHORITY, SERVER
+from securefl.settings.data import PARTIES
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
 from securefl.task import configured_task
@@ -139,10 +140,11 @@ def test_there_are_as_many_clients_as_names():
 
 
 def test_a_name_that_is_no_clients_is_named_with_its_key():
-    """The ledger has the server's messages under that name."""
-    config = load_config(None, ['data.names=["b", "server", "c"]', "data.partition=iid"])
-    with pytest.raises(ConfigError, match=r"^'server' in data.names: name each client once"):
-        job_of(config, None)
+    """The ledger has the server's messages under that name; the settings have the same names."""
+    for name in (SERVER, AUTHORITY):
+        with pytest.raises(ConfigError, match=rf"data\.names: '{name}' is another party's name"):
+            load_config(None, [f'data.names=["b", "{name}", "c"]'])
+    assert {SERVER, AUTHORITY} == PARTIES
 
 
 def test_fashion_mnist_has_checksums_of_its_own(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import sys
 from itertools import count
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from securefl.io.own_code import sources
 from securefl.privacy.events import WithoutPrivacy
 from securefl.runs.folder_reader import read_config
 from securefl.settings import choice
+from securefl.settings.axes import DrawnSelector, SolverChoice
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -315,7 +317,7 @@ def test_a_task_takes_it_as_an_object(module):
 
 def test_a_task_takes_one_on_each_axis(module):
     proximal = loaded(module, SOLVER, "Proximal")
-    for wrong in ([proximal(), proximal()], [object()]):
+    for wrong in ([proximal(), proximal()], [object()], [SolverChoice()], [DrawnSelector()]):
         with pytest.raises(ConfigError, match="give one Normalisation, Solver, ServerOptimiser or"):
             run(job=task(choices=wrong))
 
@@ -376,6 +378,40 @@ def test_a_subclass_is_another_choice_than_ours(module, tmp_path):
     run(job=task(choices=[own]), out=tmp_path / "run")
     assert read_config(tmp_path / "run").solver == own
     assert own.name == f"{type(own).__module__}:Proximal"
+
+
+def by_copy_of_feddyn(module, without=""):
+    """The settings of a solver that is FedDyn's file again, of another module."""
+    own = (Path(securefl.__file__).parent / "algorithms/solvers/feddyn.py").read_text()
+    own = own.replace('    name: Literal["feddyn"] = "feddyn"\n', "").replace(without, "", 1)
+    return f"solver.name={module(own)}:FedDyn", "solver.alpha=0.9"
+
+
+def with_public():
+    job = task(5)
+    return securefl.Task(job.model, job.clients[:4], job.test, public=job.clients[4])
+
+
+REFINED = ("fnr.name=matched", "fnr.share=0.25", "fnr.epochs=1", "fnr.batch_size=4")
+
+
+def test_what_it_keeps_follows_the_refinement_where_it_says_so(module):
+    """FedDyn's own file from outside is FedDyn under FNR-FL, and not where the trait is left out.
+
+    The server's half of FedDyn finds both by their traits.
+    """
+    job, ours = with_public(), ("solver.name=feddyn", "solver.alpha=0.9")
+    own = run(*by_copy_of_feddyn(module), *REFINED, job=job)
+    assert same(own, run(*ours, *REFINED, job=job))
+    silent = by_copy_of_feddyn(module, "    follows_refinement: ClassVar[bool] = True\n")
+    other = run(*silent, *REFINED, job=job).model.state_dict()
+    assert not all(torch.equal(v, other[n]) for n, v in own.model.state_dict().items())
+
+
+def test_a_trait_without_its_method_is_refused_in_words(module):
+    text = SOLVER.replace("elementwise = True", "follows_refinement = True")
+    with pytest.raises(ConfigError, match="sets follows_refinement and lacks followed"):
+        run(f"solver.name={module(text)}:Proximal", *REFINED, job=with_public())
 
 
 RECORD = (
@@ -582,6 +618,29 @@ def test_what_cannot_be_loaded_is_said_in_words(module, monkeypatch, text, said)
     sys.modules.pop(name, None)
     register(monkeypatch, "securefl.solver", proximal=f"{name}:Proximal")
     assert said in refusal("solver.name=proximal")
+
+
+FIXED = 'name: Literal["my-dyn"] = "my-dyn"'
+
+
+def test_a_class_that_fixes_its_name_is_refused_by_another_with_a_way_out(module):
+    """By a Literal; one that has a name of its own and leaves others be is called by both."""
+    fixed = SOLVER.replace("    mu: float =", f"    {FIXED}\n    mu: float =")
+    fixed = fixed.replace("import securefl\n", "from typing import Literal\n\nimport securefl\n", 1)
+    name = f"{module(fixed)}:Proximal"
+    said = refusal(f"solver.name={name}")
+    assert f"solver.name = \"{name}\": its class is called 'my-dyn' by a Literal" in said
+    assert "leave name out of the class, or write name: str" in said
+    free = fixed.replace('Literal["my-dyn"] =', "str =")
+    name = f"{module(free)}:Proximal"
+    assert securefl.load_config(None, [f"solver.name={name}"]).solver.name == name
+
+
+def test_a_model_whose_statistics_stay_is_not_said_to_have_none(module):
+    """A normalisation of one's own keeps the one BN layer at clients; no trait says so."""
+    name = f"{module(NORMALISATION)}:LastLayerLocal"
+    with pytest.raises(ConfigError, match="they stay with the clients: nothing would"):
+        run(f"algorithm.name={name}", "exchange.encrypt=statistics")
 
 
 def test_a_module_that_is_nowhere_is_said_in_words():

@@ -443,9 +443,9 @@ def test_the_sigma_for_an_epsilon_gives_that_epsilon_back(target, rounds):
 
 def test_the_guard_is_asked_once_for_all_sigmas_of_a_search(monkeypatch):
     """It takes seconds, and no σ has a say in its answer."""
-    asked, guard = [], job_module._require_independent_records
+    asked, guard = [], job_module.require_independent_records
     monkeypatch.setattr(
-        job_module, "_require_independent_records", lambda *of: (asked.append(of), guard(*of))
+        job_module, "require_independent_records", lambda *of: (asked.append(of), guard(*of))
     )
     cost("--target-epsilon", "3", *settings(*JOB, "run.rounds=1"))
     assert len(asked) == 1

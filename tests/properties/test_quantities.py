@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from securefl.data.quality import Quality
 from securefl.errors import ConfigError, RunFolderError
-from securefl.recipes.figures import measured
 from securefl.recipes.quantities import QUANTITIES, Measure, QualityName, Quantity
 from securefl.recipes.recipe import load_recipe
+from securefl.recipes.reproduce import measured
 from securefl.runs.folder_reader import ClientScore
 
 SELECTED = {"quantity": "selected-share", "qualities": ["irrelevant", "blurred"]}

@@ -10,8 +10,8 @@ import pytest
 from hand_made import message, metrics, write_run
 
 from securefl.federation.ledger import AUTHORITY, MEBIBYTE, SERVER
-from securefl.recipes.figures import measured
 from securefl.recipes.quantities import Measure
+from securefl.recipes.reproduce import measured
 from securefl.types import Kind
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))

@@ -230,7 +230,7 @@ def test_noise_out_of_range_is_refused_by_name(arguments, name):
 def test_no_clients_no_floats_and_missing_labels_are_refused():
     """What cannot be skewed is an error before anything is drawn."""
     rng = np.random.default_rng(0)
-    with pytest.raises(ConfigError, match="n_clients = 0"):
+    with pytest.raises(ConfigError, match="clients = 0"):
         noise_ladder(0, 0.1)
     with pytest.raises(DataError, match="convert them to float32"):
         add_noise(torch.zeros(4, 2, dtype=torch.uint8), FeatureNoise(0.1), rng)

@@ -65,7 +65,14 @@ class FrozenBN(Normalisation):
     def clashes(self, config: Config) -> Iterator[str]:
         """See `NormalisationChoice`."""
         exchange = config.exchange
-        yield from never_frozen(self.switch, config.run.rounds)
+        rounds = config.run.rounds
+        yield from never_frozen(self.switch, rounds)
+        if self.switch == WINDOW and (full := self.window + 1) >= rounds:
+            yield (
+                f"algorithm.window = {self.window} with run.rounds = {rounds}: as many changes "
+                f"from round to round are there after {full} rounds at the earliest, so BN would "
+                "never be frozen; have a shorter window, or more rounds"
+            )
         finest = 2.0 ** (4 - exchange.precision_bits)
         if exchange.encrypt and self.switch == WINDOW and self.threshold < finest:
             yield (

@@ -37,6 +37,7 @@ class FedDC(Solver):
     elementwise: ClassVar[bool] = True
     corrected: ClassVar[bool] = True
     server_half: ClassVar[bool] = True
+    follows_refinement: ClassVar[bool] = True
 
     def control(self, model: nn.Module) -> NamedTensors:
         """Return c, zero at first."""

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from securefl.errors import ConfigError
 from securefl.settings.axes import SolverChoice
 
 if TYPE_CHECKING:
@@ -132,6 +133,24 @@ class Solver(SolverChoice):
     @abstractmethod
     def begin(self, start: Start) -> LocalSession:
         """Begin one client's round; what its last one left is `start.work.client_state.solver`."""
+
+    def followed(self, client_state: NamedTensors, moved: NamedTensors) -> NamedTensors:
+        """Return what a client remembers whose model FNR-FL refined after its last local step.
+
+        Asked of solvers of the trait `follows_refinement` alone.
+
+        Args:
+            client_state: `End.client_state` of the round.
+            moved: the refined model less that of the last local step, by parameter.
+
+        Raises:
+            ConfigError: the class has the trait, and does not define this.
+        """
+        del client_state, moved
+        raise ConfigError(
+            f'solver.name = "{self.name}" with FNR-FL: its class sets follows_refinement and '
+            "lacks followed; define it, or leave follows_refinement out"
+        )
 
 
 def trained(start: Start) -> dict[str, Tensor]:

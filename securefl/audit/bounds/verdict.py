@@ -6,7 +6,7 @@ from typing import cast, final
 
 from securefl.audit.bounds.canary_bounds import ClientTest
 from securefl.audit.bounds.record_bounds import RecordBounds
-from securefl.audit.rules import ADD_NOISE, Rule, Verdict, always, unmeasured
+from securefl.audit.rules import Rule, Verdict, add_noise, always, unmeasured
 from securefl.audit.thresholds import EPSILON_WORDS, MOST_CANARIES
 from securefl.privacy.events import Level
 from securefl.privacy.wording import WHAT
@@ -153,7 +153,7 @@ RULES: tuple[Rule[CanaryBounds], ...] = (
             f"Canary records show an ε of at least {found.shown:.3g}: "
             f"{meaning_of(found.shown)}."
         ),
-        do=ADD_NOISE,
+        do=add_noise,
     ),
     Rule(
         Verdict.OPEN,
@@ -163,7 +163,7 @@ RULES: tuple[Rule[CanaryBounds], ...] = (
             "No ε is claimed, so nothing bounds what the model tells of a record. No canary "
             "records were tried."
         ),
-        do=ADD_NOISE,
+        do=add_noise,
     ),
     Rule(
         Verdict.WEAK,

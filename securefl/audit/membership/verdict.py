@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.rules import ADD_NOISE, Rule, Verdict, always, counted, unmeasured
+from securefl.audit.rules import Rule, Verdict, add_noise, always, counted, unmeasured
 from securefl.audit.statistics import Interval, Roc, least_visible_area
 from securefl.audit.thresholds import (
     ALARM,
@@ -135,7 +135,7 @@ RULES: tuple[Rule[Compared], ...] = (
         f"an attack that is found has an AUC of {STRONG_AREA} or more, or a TPR of "
         f"{100 * STRONG_RATE:g} % at 1 % FPR, by the lower end of its interval",
         lambda found: _told("clearly", found.best),
-        do=ADD_NOISE,
+        do=add_noise,
     ),
     Rule(
         Verdict.WEAK,
@@ -144,6 +144,6 @@ RULES: tuple[Rule[Compared], ...] = (
         lambda found: _told(
             f"{'slightly ' if found.best.slight else ''}better than by chance", found.best
         ),
-        do=ADD_NOISE,
+        do=add_noise,
     ),
 )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
-from securefl.audit.rules import ADD_NOISE, Rule, Verdict, always, unmeasured
+from securefl.audit.rules import Rule, Verdict, add_noise, always, unmeasured
 from securefl.audit.statistics import Interval
 from securefl.audit.thresholds import CHANCE, NOTICED, PLAIN
 
@@ -143,8 +143,8 @@ def _in_words(found: Traced) -> str:
 
 def _noise(found: Traced) -> str:
     if found.sent.sigma is not None:
-        return f"{ADD_NOISE} For statistics it is privacy.statistics_sigma."
-    return ADD_NOISE
+        return f"{add_noise(found)} For statistics it is privacy.statistics_sigma."
+    return add_noise(found)
 
 
 RULES: tuple[Rule[Traced], ...] = (
