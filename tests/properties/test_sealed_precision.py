@@ -193,7 +193,7 @@ def test_the_worst_values_that_are_in_range_open(key_set, times):
     opener, total = sealed_total(key_set, values, [0.5, 0.25, 0.25])
     opened = opener.open(*total, 40)
     np.testing.assert_allclose(opened.values, values, rtol=0, atol=1e-8)
-    with pytest.raises(ValueRefused, match="weight 0.8, are together too large to be sealed"):
+    with pytest.raises(ValueRefused, match=r"weight 0\.8, are together too large to be sealed"):
         sealed_total(key_set, values, [0.8, 0.1, 0.1])
 
 
