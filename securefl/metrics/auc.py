@@ -39,6 +39,7 @@ class Auc(Metric):
     about: ClassVar[str] = "area under the ROC curve; the mean over classes, each against all"
     pooling: ClassVar[PooledBy] = PooledBy.HISTOGRAM
     of_classes: ClassVar[bool] = True
+    of_masks: ClassVar[bool] = True
     ignored: int = IGNORED
     """Label that is left out."""
 
@@ -88,7 +89,7 @@ class Auc(Metric):
             return logits_NT.double(), labels_NT > 0, True
         if not are_classes(outputs, targets):
             raise wrong_form(self.name, self.needs, outputs, targets)
-        logits_NC, labels_N = class_logits(self.name, outputs, targets, self.ignored)
+        logits_NC, labels_N = class_logits(self, outputs, targets, self.ignored)
         logits_NC, labels_N = logits_NC.cpu().double(), labels_N.cpu()
         if logits_NC.shape[1] == 2:  # the two classes' areas are the same
             return logits_NC[:, 1:] - logits_NC[:, :1], labels_N[:, None] == 1, True

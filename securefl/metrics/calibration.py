@@ -29,12 +29,13 @@ class CalibrationError(OfSums):
     about: ClassVar[str] = f"of the largest probability, in {N_BINS} bins; smaller is better"
     larger_is_better: ClassVar[bool] = False
     of_classes: ClassVar[bool] = True
+    of_masks: ClassVar[bool] = True
     ignored: int = IGNORED
     """Label that is left out."""
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of right - confidence in each bin, then the samples, shape (bins + 1,)."""
-        logits_NC, labels_N = class_logits(self.name, outputs, targets, self.ignored)
+        logits_NC, labels_N = class_logits(self, outputs, targets, self.ignored)
         logits_NC, labels_N = logits_NC.cpu().double(), labels_N.cpu()
         found = logits_NC.new_zeros(N_BINS + 1)
         if is_nan(logits_NC):

@@ -73,7 +73,7 @@ def chosen_metric(given: str | Measure, loss: object = None) -> Metric:
     """
     if isinstance(given, str) and given in METRICS:
         metric = METRICS[given]
-        return metric(ignored=ignored_label(loss)) if metric.of_classes else metric()  # type: ignore[call-arg]
+        return metric(ignored=ignored_label(loss)) if metric.of_masks else metric()  # type: ignore[call-arg]
     if isinstance(given, str) or not callable(given):
         raise ConfigError(
             f"metric = {given!r:.80}: must be one of {', '.join(METRICS)}, or a function of "

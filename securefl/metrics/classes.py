@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from securefl.errors import DataError
-from securefl.metrics.metric import OfSums, described, is_nan, zeros_and_ones
+from securefl.metrics.metric import Metric, OfSums, described, is_nan, zeros_and_ones
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +37,7 @@ class Accuracy(OfSums):
     about: ClassVar[str] = "the largest output is the class"
     accuracy: ClassVar[bool] = True
     of_classes: ClassVar[bool] = True
+    of_masks: ClassVar[bool] = True
     ignored: int = IGNORED
     """Label that is left out."""
 
@@ -82,12 +83,13 @@ class _OfCounts(OfSums):
 
     needs: ClassVar[str] = ONE_LOGIT
     of_classes: ClassVar[bool] = True
+    of_masks: ClassVar[bool] = True
     ignored: int = IGNORED
     """Label that is left out."""
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return TP, told and true of each class, shape (3 x classes,)."""
-        logits_NC, labels_N = class_logits(self.name, outputs, targets, self.ignored)
+        logits_NC, labels_N = class_logits(self, outputs, targets, self.ignored)
         n, told_N = logits_NC.shape[1], logits_NC.argmax(dim=1)
         counts = (labels_N[labels_N == told_N], told_N, labels_N)
         return _counts(logits_NC, *(labels.bincount(minlength=n) for labels in counts))
@@ -135,6 +137,8 @@ class Dice(_OfCounts):
 
     name: ClassVar[str] = "dice"
     title: ClassVar[str] = "Dice"
+    needs: ClassVar[str] = f"a class for each pixel or voxel: {ONE_LOGIT}"
+    of_classes: ClassVar[bool] = False
     about: ClassVar[str] = "overlap of segments, over all pixels; class 0 is the background"
 
     def _of_each_class(self, right_C: Tensor, told_C: Tensor, true_C: Tensor) -> Tensor:
@@ -142,7 +146,7 @@ class Dice(_OfCounts):
 
 
 def class_logits(
-    name: str, outputs: Tensor, targets: Tensor, ignored: int
+    metric: Metric, outputs: Tensor, targets: Tensor, ignored: int
 ) -> tuple[Tensor, Tensor]:
     """Return logits (N, C) and labels (N,) of all samples or pixels whose label counts.
 
@@ -157,8 +161,8 @@ def class_logits(
         counted_N = labels_N != ignored
         return logits_NC[counted_N], labels_N[counted_N].long()
     if outputs.shape != targets.shape or (outputs.dim() > 1 and outputs.shape[1] != 1):
-        raise wrong_form(name, ONE_LOGIT, outputs, targets)
-    _require_labels(name, targets)
+        raise wrong_form(metric.name, metric.needs, outputs, targets)
+    _require_labels(metric.name, targets)
     logits_N1 = outputs.reshape(-1, 1)
     return logits_N1 * logits_N1.new_tensor([0.0, 1.0]), targets.reshape(-1).long()
 

@@ -57,7 +57,10 @@ class Metric(ABC):
     """Largest value."""
     pooling: ClassVar[PooledBy] = PooledBy.SUMS
     of_classes: ClassVar[bool] = False
-    """True where targets may be numbers of classes. It has a label that is left out."""
+    """True where targets may be numbers of classes, one for each sample."""
+    of_masks: ClassVar[bool] = False
+    """True where targets may be the number of a class for each pixel or voxel. It has a label that
+    is left out."""
     of_numbers: ClassVar[bool] = False
     """True where targets may be any numbers, one for each output."""
     of_survival: ClassVar[bool] = False

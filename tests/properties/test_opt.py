@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-
-import numpy as np
 import pytest
 import torch
+from made_women import made_women, write_women
 
 import securefl
 from securefl.data import opt
@@ -19,29 +17,13 @@ pytestmark = pytest.mark.shapes
 
 @pytest.fixture
 def women():
-    """Made-up women of all clinics, in mixed order; words have R's trailing blanks."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for code, n in CLINICS.values():
-        for i in range(n):
-            row = {"PID": "1", "GA.at.outcome": "270"}
-            for column in FORM.columns:
-                words = FORM.levels.get(column)
-                row[column] = f"{rng.choice(words)} " if words else f"{rng.normal(20, 3):.3f}"
-            row |= {"Clinic": code}
-            if i % 9 == 0:
-                row[FORM.missing[i % 4]] = "NA" if i % 2 else "   "
-            rows.append(row)
-    return [rows[i] for i in rng.permutation(len(rows))]
+    return made_women()
 
 
 @pytest.fixture
 def folder(tmp_path, women, monkeypatch):
     monkeypatch.setattr(opt, "SHA256", "")
-    with (tmp_path / "opt.csv").open("w", newline="") as file:
-        rows = csv.DictWriter(file, ["rownames", *women[0]])
-        rows.writeheader()
-        rows.writerows(women)
+    write_women(tmp_path, women)
     return tmp_path
 
 

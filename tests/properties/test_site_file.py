@@ -237,6 +237,7 @@ def test_survival_of_another_form_is_refused(tmp_path):
     base = ["data.names=['a', 'b']", "samples.columns=['age']", "samples.event=dead"]
     for setting, why in (
         (["run.metric=r2"], 'by .samples. targets are times of events: take "c-index"'),
+        (["run.metric=dice"], '"dice": needs a class for each pixel or voxel: '),
         (["fnr.name=matched"], "class by class, and the targets are times of events"),
         (RECORDS, 'with samples.event = "dead": targets are times of events, whose loss'),
     ):
