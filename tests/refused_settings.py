@@ -672,6 +672,12 @@ WRONG = {
         "its server takes a step of its own from the average",
         'set server.name = "average"',
     ),
+    "followed refinement, divided by steps": Wrong(
+        ("solver.name=feddyn", "server.name=fednova", "fnr.name=matched"),
+        'solver.name = "feddyn" with server.name = "fednova" and fnr.name = "matched"',
+        "what the solver keeps follows the refinement, and not through a division by steps",
+        'set server.name = "average"',
+    ),
     "two passes": Wrong(
         ("solver.name=per-fedavg",),
         'solver.name = "per-fedavg" with algorithm.name = "fedtan"',

@@ -107,6 +107,12 @@ def _normalisation(config: Config) -> Iterator[str]:
 
 def _solver(config: Config) -> Iterator[str]:
     solver, server, algorithm = config.solver, config.server, config.algorithm
+    if solver.follows_refinement and server.counts_steps and config.fnr.refines:
+        yield (
+            f'solver.name = "{solver.name}" with server.name = "{server.name}" and fnr.name = '
+            f'"{config.fnr.name}": what the solver keeps follows the refinement, and not through '
+            'a division by steps; set server.name = "average"'
+        )
     if solver.server_half and server.takes_step:
         yield (
             f'solver.name = "{solver.name}" with server.name = "{server.name}": its server takes a '
