@@ -29,6 +29,8 @@ class Listed:
     """Command that brings what is missing; empty where nothing is, or no command can."""
     by_hand: str
     """Files that nobody but the user can bring, and where they are; empty where there are none."""
+    digest_of: str
+    """Bytes that a digest is compared of, in words; empty where they are the content's."""
     root: str
     """Its data.root once the command is done; empty where it needs none."""
 
@@ -87,6 +89,7 @@ def _listed(name: str, data_set: DataSet, data_root: Path | None) -> Listed:
         here=False if not installed else there,
         command=" && ".join(commands),
         by_hand=by_hand,
+        digest_of=data_set.digest_of,
         root=str(root / ("" if there else data_set.within)) if data_set.files else "",
     )
 
@@ -115,6 +118,8 @@ def _lines(one: Listed) -> list[str]:
     lines += _folded(one.command, " \\")
     if one.command and one.root:
         lines.append(f"then --data-root {shlex.quote(one.root)}")
+    if one.digest_of:
+        lines += _folded(f"compared with a digest: {one.digest_of}", "")
     return lines
 
 

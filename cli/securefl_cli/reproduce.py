@@ -70,7 +70,12 @@ WIDE = 1000
     metavar="DIR",
     help="The data set's files; else where the recipe says, `data` in those of paper scale.",
 )
-@click.option("--list", "listed", is_flag=True, help="List the recipes of this scale, and stop.")
+@click.option(
+    "--list",
+    "listed",
+    is_flag=True,
+    help="List the recipes of the scale that --scale names, and stop.",
+)
 @json_option
 def reproduce(  # noqa: PLR0913, PLR0917  (click gives each option)
     name: str | None,
@@ -83,7 +88,8 @@ def reproduce(  # noqa: PLR0913, PLR0917  (click gives each option)
 ) -> None:
     """Run a whole table of a paper over several seeds.
 
-    RECIPE is a name that --list shows, or a .toml file of your own. Digits scale needs no files,
+    RECIPE is a name that --list shows, of one scale at a time (--list --scale natural, --list
+    --scale paper), or a .toml file of your own. Digits scale needs no files,
     and minutes to an hour; natural scale has data that were collected apart, and two larger sets of
     images, and needs what securefl data list says of them, and minutes; paper scale has the paper's
     settings, and needs its data sets and days.
@@ -92,17 +98,20 @@ def reproduce(  # noqa: PLR0913, PLR0917  (click gives each option)
     \b
     Example:
       securefl reproduce --list
+      securefl reproduce --list --scale natural
       securefl reproduce fedtan-table1
       securefl reproduce heart --scale natural
       securefl reproduce fedtan-table1 --scale paper --seeds 1 --data-root ~/cifar
     """  # noqa: D301  (click wants the backspace itself)
     if listed:
+        others = " and ".join(f"--scale {other}" for other in SCALES if other != scale)
         titles = {n: read_tables(path)["title"] for n, path in shipped_recipes(scale).items()}
         if as_json:
             say_json(titles)
             return
         for known, title in titles.items():
             click.echo(f"{known:<16} {title}")
+        click.echo(f"There are more with {others}.", err=True)
         return
     if name is None:
         raise click.UsageError("Name a recipe; securefl reproduce --list shows them.")

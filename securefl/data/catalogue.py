@@ -71,6 +71,8 @@ class DataSet:
     names: tuple[str, ...] = ()
     """Patterns, each of which a file or folder in `data.root`, or in a folder there, fits where the
     data set is there."""
+    digest_of: str = ""
+    """Bytes that a digest is compared of, in words; empty where they are the content's."""
     packaged: str = ""
     """File of an installed package that is read, `PACKAGE/path`; empty where none is."""
     files_instead: str = ""
@@ -117,6 +119,8 @@ _MEDMNIST = (
 )
 _INSTITUTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 15, 16, 21, 22, 26, 32)
 _AZPRO = (0.1, 2.4, 2.5, 2.7, 3.1, 3.2, 3.5, 3.6, 3.7, 4.1, 4.3, 5.2, 6.0, 6.5, 6.7, 6.8, 9.1)
+_OF_ARCHIVE = "its archive alone, where it lies there: files that were unpacked elsewhere are not"
+_OF_NOTHING = "nothing: form and sizes are checked"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
@@ -174,6 +178,7 @@ DATA_SETS: dict[str, DataSet] = {
             home="https://www.nist.gov/itl/products-and-services/emnist-dataset",
             command=_unpacked("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip"),
             names=(f"emnist-{split}-train-images-idx3-ubyte*",),
+            digest_of=_OF_ARCHIVE,
         )
         for split in _EMNIST
     },
@@ -183,6 +188,7 @@ DATA_SETS: dict[str, DataSet] = {
         home=_CIFAR,
         command=_unpacked(f"{_TORONTO}/cifar-10-binary.tar.gz"),
         names=("test_batch.bin",),
+        digest_of=_OF_ARCHIVE,
     ),
     "cifar100": DataSet(
         reader="securefl.data.cifar:read_cifar100",
@@ -190,6 +196,7 @@ DATA_SETS: dict[str, DataSet] = {
         home=_CIFAR,
         command=_unpacked(f"{_TORONTO}/cifar-100-binary.tar.gz"),
         names=("test.bin",),
+        digest_of=_OF_ARCHIVE,
     ),
     **{
         name: DataSet(
@@ -198,6 +205,7 @@ DATA_SETS: dict[str, DataSet] = {
             home="https://medmnist.com",
             command=_fetched(f"https://zenodo.org/records/10519652/files/{name}.npz"),
             names=(f"{name}.npz",),
+            digest_of="the file as it is published",
         )
         for name in _MEDMNIST
     },
@@ -209,6 +217,7 @@ DATA_SETS: dict[str, DataSet] = {
             "https://archive.ics.uci.edu/static/public/551/gas+turbine+co+and+nox+emission+data+set.zip"
         ),
         names=tuple(f"gt_{year}.csv" for year in range(2011, 2016)),
+        digest_of=_OF_NOTHING,
         inputs=Inputs.READINGS,
         targets=Targets.NUMBERS,
     ),
@@ -237,6 +246,7 @@ DATA_SETS: dict[str, DataSet] = {
         command="git clone --depth 1 https://github.com/owkin/FLamby {root}",
         within="flamby/datasets/fed_tcga_brca",
         names=("brca.csv",),
+        digest_of=_OF_NOTHING,
         inputs=Inputs.READINGS,
         targets=Targets.SURVIVAL,
     ),
@@ -274,6 +284,7 @@ DATA_SETS: dict[str, DataSet] = {
         home="https://zenodo.org/records/2535967",
         command=_unpacked("https://zenodo.org/records/2535967/files/CIFAR-10-C.tar"),
         names=("labels.npy",),
+        digest_of=_OF_ARCHIVE,
         reads=frozenset({"corruptions"}),
     ),
     "folders": DataSet(
@@ -283,6 +294,7 @@ DATA_SETS: dict[str, DataSet] = {
         files="a folder per domain, in it a folder per class, in it the pictures",
         home="your own",
         names=("*/*/*",),
+        digest_of=_OF_NOTHING,
     ),
     "camelyon17": DataSet(
         reader="securefl.data.folders:read_camelyon17",
@@ -294,6 +306,7 @@ DATA_SETS: dict[str, DataSet] = {
             "https://worksheets.codalab.org/rest/bundles/0xe45e15f39fb54e9d9e919556af67aabe/contents/blob/"
         ),
         names=("metadata.csv", "patches"),
+        digest_of=_OF_NOTHING,
         reads=frozenset({"n_per_center", "side"}),
     ),
     "isic2019": DataSet(
@@ -305,6 +318,7 @@ DATA_SETS: dict[str, DataSet] = {
         "Fed-ISIC2019",
         home="https://github.com/owkin/FLamby, flamby/datasets/fed_isic2019",
         names=("train_test_split*", "ISIC_2019_Training_Input_preprocessed"),
+        digest_of=_OF_NOTHING,
     ),
     "ixi-tiny": DataSet(
         reader="securefl.data.ixi_tiny:read_ixi_tiny",
@@ -313,6 +327,7 @@ DATA_SETS: dict[str, DataSet] = {
         home="https://github.com/owkin/FLamby, flamby/datasets/fed_ixi/metadata, and "
         "https://data.mendeley.com/datasets/7kd5wj7v7p; reading it needs pip install nibabel",
         names=("metadata_tiny.csv", "*IXI_sample"),
+        digest_of=_OF_NOTHING,
         inputs=Inputs.VOLUMES,
         targets=Targets.MASKS,
     ),

@@ -25,6 +25,7 @@ from securefl.report import finish
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl_cli.main import main
+from securefl_cli.reproduce import shipped_recipes
 
 TINY = """
 title = "Tiny"
@@ -411,6 +412,15 @@ def test_ctrl_c_says_how_to_go_on(tiny, tmp_path):
     (cut,) = (out / "runs").iterdir()
     assert not RunFolder(cut).is_finished()
     assert not (out / "table.md").exists()
+
+
+def test_the_list_of_one_scale_says_that_there_are_others():
+    """On stderr, so that the list is the list; the help names them."""
+    assert "--scale natural and --scale paper" in invoke("--list").stderr
+    natural = invoke("--list", "--scale", "natural")
+    assert "--scale digits and --scale paper" in natural.stderr
+    assert len(natural.stdout.splitlines()) == len(shipped_recipes("natural"))
+    assert "--list --scale natural" in invoke("--help").stdout
 
 
 def test_help_and_the_list_of_recipes_load_no_torch():
