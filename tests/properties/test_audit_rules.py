@@ -77,8 +77,9 @@ def test_the_advice_names_those_that_take_noise_at_each_level():
     of_records, without_bn, of_clients = (
         re.findall(r'"([\w-]+)"', part)
         for part in re.fullmatch(
-            r'Add noise, or more of it: .* privacy.level = "record" take algorithm.name = (.*), or, '
-            r'of a model without batch normalisation, (.*); with privacy.level = "client" take (.*)\.',
+            r'Add noise, or more of it: .* privacy.level = "record" take algorithm.name = (.*), or,'
+            r' of a model without batch normalisation, (.*); with privacy.level = "client" take '
+            r"(.*)\.",
             add_noise(None),
         ).groups()
     )
