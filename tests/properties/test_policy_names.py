@@ -23,7 +23,8 @@ def opened(key_set):
     names, few = set(), ["algorithm.name=fedavg"]
     for axis in (grid.REFINABLE, grid.SOLVERS, grid.SERVERS, grid.MOMENTA):
         for settings in axis.values():
-            names |= opened_by([*few, *settings], key_set)
+            rounds = 4 if any("window" in setting for setting in settings) else 1  # to freeze BN
+            names |= opened_by([*few, *settings], key_set, rounds=rounds)
     # Moments are fused about those of the round before.
     names |= opened_by(grid.POLICIES["fedtan, fused"], key_set, rounds=2)
     for fnr in grid.FNR.values():
