@@ -259,11 +259,14 @@ def show(directory: Path, as_json: bool) -> None:
 
 def _show_json(directory: Path) -> None:
     """Print files, certificates and problems; exits with 1 where there is a problem."""
+    from securefl_keys import layout
     from securefl_keys.membership import dates_in, is_identity
     from securefl_keys.signed_file import now
     from securefl_keys.verification import describe
 
     files = [] if is_identity(directory) else describe(directory)
+    if any(entry.path == layout.POLICY for entry in files):
+        told(directory)  # raises where it is not as it was signed
     at = now()
     dates = [{"whose": d.whose, "use": d.use, "dates": d.told(at)} for d in dates_in(directory, at)]
     say_json({"files": files, "certificates": dates})

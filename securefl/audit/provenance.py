@@ -17,7 +17,7 @@ from securefl.federation.opening import Opening
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 from securefl.report.html import PageTable
-from securefl.report.key_uses import KeyTally, key_uses
+from securefl.report.key_tallies import KeyTally, key_tallies
 from securefl.runs.folder_reader import (
     ENVIRONMENT,
     RunRecord,
@@ -130,7 +130,7 @@ class Provenance:
             ended=run.metrics[-1].at,
             sessions=sessions,
             parties=tuple(_parties(run, by, openings)),
-            keys=tuple(key_uses(openings)),
+            keys=tuple(key_tallies(openings)),
             settings=run.config.tables(own_task=not shipped),
             data={
                 name: Count(_size(of), None if test is None else _size(test))

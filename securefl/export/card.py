@@ -56,7 +56,11 @@ def _front(record: RunRecord) -> str:
     """Return the YAML that hubs read: JSON's strings are YAML's."""
     config, last = record.config, record.metrics[-1]
     name = json.dumps(printable(config.name))
-    data = "own data of the sites" if config.samples or _is_own(record) else config.data.dataset
+    data = (
+        "own data of the sites"
+        if config.samples or RunFolder(record.path).has_own_task()
+        else config.data.dataset
+    )
     return "\n".join([
         "---",
         "library_name: pytorch",
@@ -70,10 +74,6 @@ def _front(record: RunRecord) -> str:
         f"    metrics: [{{type: {json.dumps(last.metric)}, value: {last.compared:.6g}}}]",
         "---",
     ])  # fmt: skip
-
-
-def _is_own(record: RunRecord) -> bool:
-    return read_environment(record.path / ENVIRONMENT).own_task
 
 
 def _section(heading: str, paragraphs: Sequence[str] | Iterator[str]) -> Iterator[str]:

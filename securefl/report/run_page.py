@@ -15,7 +15,7 @@ from securefl.metrics.by_name import SHARES, heading, shown, shown_over_all, tit
 from securefl.privacy.history import History
 from securefl.report.census import clients, times_selected
 from securefl.report.html import PageTable, Picture, rendered
-from securefl.report.key_uses import key_uses
+from securefl.report.key_tallies import key_tallies
 from securefl.report.plots import by_client_plot, epsilon_plot, score_plot, traffic_plot
 from securefl.report.protection import HEADINGS, epsilon_said, opening_said, protections
 from securefl.report.reading import what_the_server_reads
@@ -207,7 +207,7 @@ def _traffic(record: RunRecord) -> PageSection:
 
 
 def _keys(record: RunRecord) -> PageSection | None:
-    uses = list(key_uses(read_rows(record.path / OPENINGS, Opening)))
+    uses = list(key_tallies(read_rows(record.path / OPENINGS, Opening)))
     if not uses:
         return None
     rows = [(u.key_id, f"{u.epoch}", f"{u.opened:,}", f"{u.refused:,}") for u in uses]

@@ -14,7 +14,7 @@ from securefl.exchange.layout import Row, Rows
 from securefl.runs.checkpoint import Checkpoint
 from securefl.simulation.client_state import ClientStates
 from securefl.simulation.processes.ipc import _unpacked, packed
-from securefl.simulation.stacked.block import block_memory
+from securefl.simulation.stacked.block import block_client_state
 from securefl.types import ClientState, Kind, State
 
 NAMES = [f"client-{i}" for i in range(5)]
@@ -215,7 +215,7 @@ def test_clients_side_by_side_have_each_its_own_memory(rows, who):
             own=drawn(LAYOUTS[1], i), solver=drawn(LAYOUTS[1], 9 + i)
         )
     state = State(0, {Kind.PARAMETERS: model})
-    wide = block_memory(list(client_states.values()), state, torch.device("cpu"))
+    wide = block_client_state(list(client_states.values()), state, torch.device("cpu"))
     assert set(wide.own) == set(wide.solver) == (set(model) if who else set())
     for name in wide.own:
         own = [drawn(LAYOUTS[1], i)[name] if i in who else model[name] for i in range(3)]

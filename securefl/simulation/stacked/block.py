@@ -40,7 +40,7 @@ def block_state(state: State, n_clients: int) -> State:
     return State(state.round, tensors, state.private)
 
 
-def block_memory(
+def block_client_state(
     client_states: Sequence[ClientState], state: State, device: torch.device
 ) -> ClientState:
     """Join the clients' states; a client without gets zeros, or for `own` the model's tensor."""

@@ -37,7 +37,7 @@ from securefl.simulation.stacked.batches import block_batches, block_loss
 from securefl.simulation.stacked.block import (
     AllLeft,
     BlockEnd,
-    block_memory,
+    block_client_state,
     block_state,
     separate,
 )
@@ -110,7 +110,9 @@ class Stacked:
             max(steps),
             block_loss(training.loss, k, present),
             training.sgd(state.round),
-            block_memory([ongoing.client_states[name] for name in names], state, clients.device),
+            block_client_state(
+                [ongoing.client_states[name] for name in names], state, clients.device
+            ),
             generators[0],
         )
         weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)

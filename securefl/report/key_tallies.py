@@ -17,7 +17,7 @@ class KeyTally:
     refused: int
 
 
-def key_uses(openings: Iterable[Opening]) -> Iterator[KeyTally]:
+def key_tallies(openings: Iterable[Opening]) -> Iterator[KeyTally]:
     """Yield each key that totals or scores were asked for under, by epoch."""
     opened, refused = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for row in openings:
