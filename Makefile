@@ -48,7 +48,7 @@ bench: .venv/installed
 
 # On a machine with a GPU, and a torch that is built for it: the tests that need one, then figures.
 gpu: .venv/installed
-	$(BIN)/python -m pytest -m gpu tests/oracles
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m gpu tests/oracles/test_gpu.py tests/oracles/test_gpu_rounds.py
 	$(BIN)/python benchmarks/gpu.py --out docs/results/gpu.md
 
 # SecureFL beside Flower, pfl-research and FedJAX, each in an environment that this makes.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from engine_jobs import RESNET20, Job, task_of
+from engine_jobs import ENGINES, RESNET20, Job, task_of
 from engine_page import Grid, Part
 from engine_ways import Settings, refusals, started
 from measure import ms_text
@@ -50,7 +50,9 @@ class FirstStep:
         return [self.engine, *figures]
 
 
-def fedtan_step_part(settings: Settings) -> Part:
+def fedtan_step_part(
+    settings: Settings, engines: Mapping[str, Mapping[str, Any]] = ENGINES
+) -> Part:
     """Measure a row for each engine."""
     settings.note(f"FedTAN's first step: {settings.sized(ORDINARY)}")
     ways: dict[tuple[str, str], Callable[[], Any]] = {}
@@ -58,14 +60,14 @@ def fedtan_step_part(settings: Settings) -> Part:
     with ExitStack() as stack:
         for step, full_job in STEPS.items():
             job = replace(settings.sized(full_job), local_steps=1)
-            ours = stack.enter_context(started(job, task_of(job)))
+            ours = stack.enter_context(started(job, task_of(job), engines))
             ways |= {(engine, step): rounds.step for engine, rounds in ours.rounds.items()}
             refused[step] = ours.refused
         found = in_turns(ways, settings.repeats, job.wait)
-    engines = dict.fromkeys(engine for engine, step in ways if step == "ordinary")
+    measured = dict.fromkeys(engine for engine, step in ways if step == "ordinary")
     results = [
         FirstStep(e, {step: found[e, step] for step in STEPS if (e, step) in found})
-        for e in engines
+        for e in measured
     ]
     columns = ("engine", "ordinary", "two-pass", "/ ordinary", "fused", "/ ordinary")
     grid = Grid(columns, [result.row() for result in results])

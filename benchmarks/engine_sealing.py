@@ -18,7 +18,7 @@ from engine_ways import Settings, refusals, started
 from measure import ms_text
 from turns import in_turns, typical_ratio
 
-WAYS = ("auto", "parallel")
+WAYS = {name: ENGINES[name] for name in ("auto", "parallel") if name in ENGINES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,19 @@ class Sealing:
         return [self.engine, *seconds, f"{self.share():.1%}"]
 
 
-def sealing_part(sealed: Job, settings: Settings) -> Part:
+def sealing_part(
+    sealed: Job, settings: Settings, engines: Mapping[str, Mapping[str, Any]] = WAYS
+) -> Part:
     """Measure a row for each engine."""
     sealed = settings.sized(sealed)
     settings.note(f"sealed and in the clear: {sealed}")
     results, refused = [], dict[str, Mapping[str, str]]()
-    for engine in (name for name in WAYS if name in ENGINES):  # not all: each has large graphs
+    for engine, run in engines.items():  # not all: each has large graphs
         ways: dict[str, Callable[[], Any]] = {}
         with ExitStack() as stack:
             for encrypt in ("none", sealed.encrypt):
-                job, run = replace(sealed, encrypt=encrypt), {engine: ENGINES[engine]}
-                ours = stack.enter_context(started(job, task_of(job), run))
+                job = replace(sealed, encrypt=encrypt)
+                ours = stack.enter_context(started(job, task_of(job), {engine: run}))
                 for rounds in ours.rounds.values():  # one, or none where the settings refuse it
                     ways[encrypt] = rounds.step
                 refused[f"encrypt = {encrypt}"] = ours.refused

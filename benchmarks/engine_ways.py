@@ -163,14 +163,16 @@ def yardsticks(job: Job, task: Task) -> dict[str, Callable[[], Any]]:
     return {way: make() for way, make in makers(job, task).items()}
 
 
-def rates(job: Job, settings: Settings) -> Rates:
+def rates(
+    job: Job, settings: Settings, engines: Mapping[str, Mapping[str, Any]] = ENGINES
+) -> Rates:
     """Measure all ways, in turns."""
     task = task_of(job)
     # A GPU's page has tables of their own for each precision.
     images = len(job.shape) == 3 and job.device == "cpu"
     coarse_job = replace(job, precision="bfloat16")
     coarse_ways = {COARSE: ENGINES["auto"]} if images else {}
-    with started(job, task) as ours, started(coarse_job, task, coarse_ways) as coarse:
+    with started(job, task, engines) as ours, started(coarse_job, task, coarse_ways) as coarse:
         rounds = {**ours.rounds, **coarse.rounds}
         steps = {way: run.step for way, run in rounds.items()}
         found = in_turns({**yardsticks(job, task), **steps}, settings.repeats, job.wait)

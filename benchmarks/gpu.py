@@ -10,24 +10,30 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from engine_fedtan import fedtan_step_part
-from engine_jobs import CNN, LENET5, MLP, RESNET20
+from engine_jobs import ENGINES
 from engine_page import Part, circumstances, write_page
+from engine_sealing import sealing_part
 from engine_ways import Settings, arguments, command
-from gpu_ways import Gpu, gpu_part
+from gpu_jobs import CNN, LENET5, MLP, RESNET20
+from gpu_steps import steps_part
+from gpu_ways import IN_PROCESS, Gpu, gpu_part
 from measure import write_json
 
 from securefl.simulation.malloc import keep_freed_memory
 
+SEALERS = {"auto": ENGINES["auto"], "parallel, 8": {"engine": "parallel", "workers": 8}}
+"""Engines of a sealed run: one process, and workers that seal on cores of their own."""
+JOBS = {"mlp": MLP, "cnn": CNN, "resnet20": RESNET20, "lenet5": LENET5}
 PARTS: Mapping[str, Callable[[Settings], Part]] = {
-    "mlp": partial(gpu_part, MLP),
-    "cnn": partial(gpu_part, CNN),
-    "resnet20": partial(gpu_part, RESNET20),
-    "lenet5": partial(gpu_part, LENET5),
-    "fedtan-step": fedtan_step_part,
+    **{name: partial(gpu_part, job) for name, job in JOBS.items()},
+    "fedtan-step": partial(fedtan_step_part, engines=IN_PROCESS),
+    "sealing": partial(sealing_part, replace(RESNET20, encrypt="model"), engines=SEALERS),
+    **{f"{name}-steps": partial(steps_part, job) for name, job in JOBS.items()},
 }
 TITLE = "How fast clients are simulated on a GPU"
 EXAMPLES = """examples:

@@ -13,6 +13,8 @@ from engine_ways import ABOUT, Rates, Settings, makers, rates, refusals, started
 
 PRECISIONS = {"float32": "model", "bfloat16": "bfloat16"}
 """Precisions as the settings name them."""
+IN_PROCESS = {name: run for name, run in ENGINES.items() if "workers" not in run}
+"""Engines of one process: on a GPU workers wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def gpu_part(job: Job, settings: Settings) -> Part:
     for precision, setting in PRECISIONS.items():
         same = replace(job, precision=setting)
         settings.note(str(same))
-        result = rates(same, settings)
+        result = rates(same, settings, IN_PROCESS)
         grids[f"One round, {precision}"] = result.grid()
         notes += refusals({f"{job.model}, {precision}": result.refused})
         found.append(result)
@@ -64,18 +66,14 @@ def gpu_part(job: Job, settings: Settings) -> Part:
         peaks = [_peaks(replace(job, precision=setting)) for setting in PRECISIONS.values()]
         rows = [[way, *(f"{of.mib[way]:,.0f} MiB" for of in peaks)] for way in peaks[0].mib]
         grids["Peak memory of tensors on the GPU"] = Grid(("way", *PRECISIONS), rows)
-        notes.append(
-            "Peaks are of two rounds of a way alone, with its samples; those of workers are in "
-            "other processes, and not among them."
-        )
+        notes.append("Peaks are of two rounds of a way alone, with its samples.")
         found += peaks
     return Part(f"FedAvg on a GPU: {job}", grids, found, notes)
 
 
 def _peaks(job: Job) -> Peaks:
     found = dict[str, float]()
-    alone = [name for name, run in ENGINES.items() if "workers" not in run]
-    for name in [*makers(job, task_of(job)), *alone]:
+    for name in [*makers(job, task_of(job)), *IN_PROCESS]:
         gc.collect()
         torch.cuda.reset_peak_memory_stats(job.device)
         before = torch.cuda.memory_allocated(job.device)
@@ -86,7 +84,7 @@ def _peaks(job: Job) -> Peaks:
 
 def _two_rounds(name: str, job: Job) -> None:
     task = task_of(job)
-    chosen = {name: ENGINES[name]} if name in ENGINES else {}
+    chosen = {name: IN_PROCESS[name]} if name in IN_PROCESS else {}
     with started(job, task, chosen) as ours:
         way = ours.rounds[name].step if chosen else makers(job, task)[name]()
         for _ in range(2):

@@ -31,6 +31,9 @@ RANGE_BITS = 13
 LEAST_RANGE_BITS = {Kind.PARAMETERS: 5}
 MOST_RANGE_BITS = 60
 Loss = Callable[[Tensor, Tensor], Tensor]
+Replay = Callable[[nn.Module, Tensor, Tensor], bool]
+"""Function that leaves the gradients of the loss of a model on a batch (x, y) in its parameters;
+False where it did nothing, and the pass is to be taken."""
 Target = tuple[Kind, str, Tensor]
 """A tensor of a model, and by what a state knows it."""
 
@@ -60,6 +63,8 @@ class Work:
     """State that this client's last contribution asked to keep."""
     rng: torch.Generator
     """This client's for the round, on the CPU; batches are drawn from it."""
+    replay: Replay | None = None
+    """Stands in for passes of the model, where it can."""
 
 
 @runtime_checkable

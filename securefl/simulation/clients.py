@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from securefl.algorithms.algorithm import Algorithm, Work
+from securefl.algorithms.algorithm import Algorithm, Loss, Replay, Work
 from securefl.data.samples import Samples, minibatches
 from securefl.federation.training import Training, round_generator
+from securefl.simulation.graphed import may_be_captured
 from securefl.types import ClientState, State
 
 if TYPE_CHECKING:
@@ -44,8 +45,24 @@ class Clients:
         # Weights change between the forward passes within, so that no cast of one is kept.
         return torch.autocast(self.device.type, dtype, cache_enabled=False)
 
+    def replay(self, workspace: Workspace, loss: Loss) -> Replay | None:
+        """Return the replay of passes of a workspace's model; None where none is captured.
+
+        Args:
+            workspace: whose model trains.
+            loss: made of the run's loss, and the same in all calls for this workspace.
+        """
+        if self.device.type != "cuda" or not may_be_captured(self.training.loss):
+            return None
+        return workspace.replay(loss)
+
     def work(
-        self, name: str, state: State, workspace: Workspace, client_state: ClientState
+        self,
+        name: str,
+        state: State,
+        workspace: Workspace,
+        client_state: ClientState,
+        replay: Replay | None = None,
     ) -> Work:
         """Build this client's work of the round after `state`, on the model of `workspace`."""
         workspace.load(state)
@@ -60,4 +77,5 @@ class Clients:
             training.sgd(state.round),
             client_state,
             rng,
+            replay,
         )

@@ -16,6 +16,7 @@ class Sequential:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._workspace = Workspace(clients.model)
+        self._replay = clients.replay(self._workspace, clients.training.loss)
         self._lockstep = Lockstep(clients)
 
     def train(self, ongoing: ClientsRound) -> None:
@@ -25,7 +26,8 @@ class Sequential:
             return
         clients = self._clients
         for name in ongoing.times:
-            work = clients.work(name, ongoing.state, self._workspace, ongoing.client_states[name])
+            held = self._workspace, ongoing.client_states[name], self._replay
+            work = clients.work(name, ongoing.state, *held)
             exchange = ClientExchange(ongoing.weight(name), no_sum)
             with LayerDraws(clients.device, work.rng).drawing(), clients.casting():
                 contribution = clients.algorithm.client(ongoing.state, work, exchange)

@@ -10,7 +10,15 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.algorithm import Target, averaged_tensors, load_into, targets_of
+from securefl.algorithms.algorithm import (
+    Loss,
+    Replay,
+    Target,
+    averaged_tensors,
+    load_into,
+    targets_of,
+)
+from securefl.simulation.graphed import GraphedPasses
 from securefl.simulation.processes.ipc import ALIGNED
 from securefl.simulation.stacked.wide_model import parts
 from securefl.types import State
@@ -28,6 +36,7 @@ class Workspace:
     """The model in one vector, for one client at a time."""
     _travelling: list[Target] = field(init=False)
     _constants: list[tuple[Tensor, Tensor]] = field(init=False)
+    _passes: GraphedPasses | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         # The run's model is shared by all workspaces and stays as it was before the first round.
@@ -43,6 +52,12 @@ class Workspace:
             for name, buffer in self.model.named_buffers()
             if name not in travelling
         ]
+
+    def replay(self, loss: Loss) -> Replay:
+        """Return the replay of the model's passes on a GPU, captured with the first loss given."""
+        if self._passes is None:
+            self._passes = GraphedPasses(self.model, loss)
+        return self._passes.replay
 
     def load(self, state: State) -> None:
         """Load the state's tensors, and reset buffers that do not travel (counters).

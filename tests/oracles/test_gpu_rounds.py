@@ -5,6 +5,7 @@ As `test_gpu`, `SECUREFL_TEST_DEVICE=cpu pytest -m gpu` tries the tests themselv
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -13,11 +14,15 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import task
-from on_device import configured, copies_of_a_round
+from on_device import configured, copies_of_a_round, require_same
+from on_device import trained as trained_on
 from test_precision import COARSE, far, single, trained
+from torch import nn
 
+import securefl
 from securefl.build.simulation import simulated
 from securefl.evaluation.evaluator import Evaluator
+from securefl.simulation import graphed
 
 DEVICE = os.environ.get("SECUREFL_TEST_DEVICE", "cuda")
 ENGINES = ("sequential", "vectorised")
@@ -69,6 +74,46 @@ def test_more_steps_are_copied_no_more_often(way, name, engine):
     )
     assert few == many
     assert DEVICE != "cuda" or few["HtoD"] >= 1 <= few["DtoH"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])
+def test_graphs_stand_in_for_passes(algorithm, engine, monkeypatch):
+    """From a shape's second batch on; not in FedTAN's first step, nor where its clients wait."""
+    replayed = []
+    replay = graphed.GraphedPasses.replay
+    monkeypatch.setattr(
+        graphed.GraphedPasses, "replay", lambda *of: replayed.append(replay(*of)) or replayed[-1]
+    )
+    settings = (f"algorithm.name={algorithm}", "algorithm.local_steps=3", f"run.engine={engine}")
+    run = simulated(configured(DEVICE, *settings), task(sizes=(8, 8, 8)), None, None)
+    run.step()
+    run.step()
+    n_clients = 3 if engine == "sequential" else 1
+    n_steps = 2 * n_clients * (3 if algorithm == "fedavg" else 2)
+    if DEVICE != "cuda" or (algorithm, engine) == ("fedtan", "sequential"):
+        n_steps = 0
+    assert replayed == [False][:n_steps] + [True] * (n_steps - 1)
+    run.close()
+
+
+def test_a_layer_that_waits_for_a_value_is_trained_as_ever():
+    """It cannot be captured, and nothing of the attempt is left."""
+    job = task(sizes=(8, 9, 8))
+    plain, waiting = job.model, copy.deepcopy(job.model)
+    waiting[2].__class__ = type("Waiting", (nn.ReLU,), {"forward": _waiting})
+    waiting[2].__class__.__module__ = "securefl.models.waiting"
+    settings = ("algorithm.name=fedavg", "run.engine=sequential")
+    one, other = (
+        trained_on(DEVICE, securefl.Task(model, job.clients, job.test), *settings)
+        for model in (plain, waiting)
+    )
+    require_same(one, other)
+
+
+def _waiting(layer, x):
+    del layer
+    return torch.relu(x) if x.abs().max().item() >= 0 else x
 
 
 @pytest.mark.parametrize("engine", ENGINES)

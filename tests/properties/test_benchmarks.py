@@ -213,16 +213,19 @@ def test_a_job_on_a_gpu_is_timed_in_two_precisions(benchmark, tmp_path):
     """Tried on the CPU, whose memory is not told."""
     page, found = tmp_path / "gpu.md", tmp_path / "found.json"
     arguments = ["--device", "cpu", "--small", "--repeats", "1", "--out", str(page)]
-    names = ["mlp", "lenet5", "fedtan-step"]
+    names = ["mlp", "lenet5", "fedtan-step", "mlp-steps"]
     parts = benchmark("gpu").main([*arguments, "--json", str(found), "--jobs", *names])
     assert list(parts["lenet5"].grids) == ["One round, float32", "One round, bfloat16"]
     coarse = parts["lenet5"].results[1]
     assert coarse.job.endswith("bfloat16")
-    engines = set(benchmark("engine_jobs").ENGINES)
+    engines = set(benchmark("gpu_ways").IN_PROCESS)
     assert engines <= coarse.seconds.keys() | coarse.refused.keys()
     written = page.read_text()
     assert written.startswith("# How fast clients are simulated on a GPU\n")
     assert all(f"<!-- part: {name} -->" in written for name in names)
+    steps = parts["mlp-steps"].results[0]
+    assert {"one by one", "vmap", "stacked"} <= steps.seconds.keys()
+    assert {"graph of a client's step", "stacked, graph"} <= steps.refused.keys()
     assert json.loads(found.read_text())["results"][0]["name"] == "no GPU"
 
 

@@ -170,11 +170,18 @@ class RoundNorm:
         else:
             yield
 
-    @contextmanager
     def first_step(
         self, model: nn.Module, exchange: Exchange, means: dict[str, Tensor]
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Surround the first forward and backward pass, and put its pooled means into `means`."""
+        if self.pooling is None and not self.layers_alone:
+            return nullcontext()
+        return self._first_step(model, exchange, means)
+
+    @contextmanager
+    def _first_step(
+        self, model: nn.Module, exchange: Exchange, means: dict[str, Tensor]
+    ) -> Iterator[None]:
         pooling = self.pooling
         with ExitStack() as stack:
             if self.layers_alone:

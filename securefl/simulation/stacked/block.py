@@ -84,7 +84,9 @@ def _side_by_side(rows: Rows) -> dict[str, Tensor]:
 
 def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
     """Yield each client's contribution: a `Row` for each kind, and a state of its own."""
-    tensors = {kind: list(_rows(named, n_clients)) for kind, named in wide.tensors.items()}
+    # All clients' values leave a GPU at once: each client's by itself would be waited for.
+    sent = {kind: _rows(named, n_clients) for kind, named in wide.tensors.items()}
+    tensors = {kind: list(Rows(of.matrix_KN.cpu(), of.like)) for kind, of in sent.items()}
     kept = {
         f.name: _kept(getattr(wide.client_state, f.name), n_clients) for f in fields(ClientState)
     }

@@ -103,17 +103,19 @@ class Stacked:
         generators = [
             round_generator(training.seed, state.round, clients.index[name]) for name in names
         ]
+        loss = block_loss(training.loss, k, present)
         work = Work(
             workspace.model,
             max(data.values(), key=len),
             block_batches(data, together, training.batch_size, generators, clients.device),
             max(steps),
-            block_loss(training.loss, k, present),
+            loss,
             training.sgd(state.round),
             block_client_state(
                 [ongoing.client_states[name] for name in names], state, clients.device
             ),
             generators[0],
+            None if present else clients.replay(workspace, loss),
         )
         weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)
         end = BlockEnd(ongoing, names, set(), weights)
