@@ -21,6 +21,7 @@ from securefl.build.simulation import simulated
 from securefl.data.resident import near
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
+from securefl.simulation.stacked import block
 from securefl.simulation.stacked.engine import Stacked
 from securefl.types import ClientState, NamedTensors, Plan, State, Total
 
@@ -91,6 +92,9 @@ def crossings(config, job, engine):
         pytest.MonkeyPatch.context() as patch,
     ):
         meta.impl("batch_norm_update_stats", _moments, "Meta")  # torch has none there
+        patch.setattr(
+            block, "in_main_memory", lambda rows: rows
+        )  # once a round, and here no values
         # Which each client's thread enters by itself; and torch has no autocast there.
         patch.setattr(Clients, "casting", lambda _self: Crossings(noted))
         # A number a round, which tells whether to freeze.

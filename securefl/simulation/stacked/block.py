@@ -84,15 +84,19 @@ def _side_by_side(rows: Rows) -> dict[str, Tensor]:
 
 def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
     """Yield each client's contribution: a `Row` for each kind, and a state of its own."""
-    # All clients' values leave a GPU at once: each client's by itself would be waited for.
     sent = {kind: _rows(named, n_clients) for kind, named in wide.tensors.items()}
-    tensors = {kind: list(Rows(of.matrix_KN.cpu(), of.like)) for kind, of in sent.items()}
+    tensors = {kind: list(in_main_memory(rows)) for kind, rows in sent.items()}
     kept = {
         f.name: _kept(getattr(wide.client_state, f.name), n_clients) for f in fields(ClientState)
     }
     for i in range(n_clients):
         client_state = ClientState(**{part: of[i] for part, of in kept.items()})
         yield Contribution({kind: named[i] for kind, named in tensors.items()}, client_state)
+
+
+def in_main_memory(rows: Rows) -> Rows:
+    """Return all clients' values at once: a GPU would be waited for at each client's."""
+    return Rows(rows.matrix_KN.cpu(), rows.like)
 
 
 def _kept(named: NamedTensors, n_clients: int) -> Sequence[NamedTensors]:
