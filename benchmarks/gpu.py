@@ -19,6 +19,7 @@ from engine_jobs import ENGINES
 from engine_page import Part, circumstances, write_page
 from engine_sealing import sealing_part
 from engine_ways import Settings, arguments, command
+from gpu_graphs import graphs_part
 from gpu_jobs import CNN, LENET5, MLP, RESNET20
 from gpu_steps import steps_part
 from gpu_ways import IN_PROCESS, Gpu, gpu_part
@@ -33,6 +34,7 @@ PARTS: Mapping[str, Callable[[Settings], Part]] = {
     **{name: partial(gpu_part, job) for name, job in JOBS.items()},
     "fedtan-step": partial(fedtan_step_part, engines=IN_PROCESS),
     "sealing": partial(sealing_part, replace(RESNET20, encrypt="model"), engines=SEALERS),
+    "graphs": graphs_part,
     **{f"{name}-steps": partial(steps_part, job) for name, job in JOBS.items()},
 }
 TITLE = "How fast clients are simulated on a GPU"

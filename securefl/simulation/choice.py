@@ -1,9 +1,9 @@
 """Engine that trains a run's clients: the one asked for, or the faster one in this process.
 
-The faster one is chosen by a rule from measurements (docs/results/engines.md), not measured at each
-start: the same settings on the same kind of machine always train alike, so that a run resumes and
-is replayed, on a CPU bit for bit. The rule starts no processes, which would read a user's script
-anew and copy the clients' data.
+The faster one is chosen by a rule from measurements (docs/results/engines.md, gpu.md), not measured
+at each start: the same settings on the same kind of machine always train alike, so that a run
+resumes and is replayed, on a CPU bit for bit. The rule starts no processes, which would read a
+user's script anew and copy the clients' data.
 """
 
 from collections.abc import Mapping
@@ -81,8 +81,11 @@ def chosen_engine(config: Config, trained: Clients, ends: ClientEnds) -> Chosen:
         return Chosen(_here(Stacked(trained), ends), "vectorised, as asked for")
     if why_not := _slower(trained) or reason_against(trained):
         return Chosen(_here(Sequential(trained), ends), f"sequential: {why_not}")
-    where = "on a GPU" if trained.device.type == "cuda" else "of linear layers"
+    on_gpu = trained.device.type == "cuda"
+    where = "on a GPU" if on_gpu else "of linear layers"
     words = f"vectorised: clients of a model {where} train side by side"
+    if on_gpu and config.exchange.seals_sums:
+        words += '; where sealing takes longer, run.engine = "parallel" seals on several cores'
     return Chosen(_here(Stacked(trained), ends), words)
 
 

@@ -213,7 +213,7 @@ def test_a_job_on_a_gpu_is_timed_in_two_precisions(benchmark, tmp_path):
     """Tried on the CPU, whose memory is not told."""
     page, found = tmp_path / "gpu.md", tmp_path / "found.json"
     arguments = ["--device", "cpu", "--small", "--repeats", "1", "--out", str(page)]
-    names = ["mlp", "lenet5", "fedtan-step", "mlp-steps"]
+    names = ["mlp", "lenet5", "fedtan-step", "mlp-steps", "graphs"]
     parts = benchmark("gpu").main([*arguments, "--json", str(found), "--jobs", *names])
     assert list(parts["lenet5"].grids) == ["One round, float32", "One round, bfloat16"]
     coarse = parts["lenet5"].results[1]
