@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional
 
-from securefl.simulation.stacked.batches import block_loss
+from securefl.simulation.stacked.batches import BlockLoss
 from securefl.simulation.stacked.wide_model import side_by_side, wide
 
 Way = Callable[[], None]
@@ -158,7 +158,7 @@ class Local:
         if last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        loss, sgd = block_loss(functional.cross_entropy, k), _sgd(model)
+        loss, sgd = BlockLoss(functional.cross_entropy, k), _sgd(model)
 
         def way() -> None:
             for parameter in model.parameters():

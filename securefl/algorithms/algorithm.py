@@ -31,9 +31,9 @@ RANGE_BITS = 13
 LEAST_RANGE_BITS = {Kind.PARAMETERS: 5}
 MOST_RANGE_BITS = 60
 Loss = Callable[[Tensor, Tensor], Tensor]
-Replay = Callable[[nn.Module, Tensor, Tensor], bool]
-"""Function that leaves the gradients of the loss of a model on a batch (x, y) in its parameters;
-False where it did nothing, and the pass is to be taken."""
+Replay = Callable[[nn.Module, Loss, Tensor, Tensor], bool]
+"""Function that leaves the gradients of a model's loss on a batch (x, y) in its parameters; False
+where it did nothing, and the pass is to be taken."""
 Target = tuple[Kind, str, Tensor]
 """A tensor of a model, and by what a state knows it."""
 

@@ -50,7 +50,7 @@ class Clients:
 
         Args:
             workspace: whose model trains.
-            loss: made of the run's loss, and the same in all calls for this workspace.
+            loss: made of the run's loss, and equal in all calls for this workspace.
         """
         if self.device.type != "cuda" or not may_be_captured(self.training.loss):
             return None

@@ -474,6 +474,34 @@ def test_who_is_left_out_of_a_sum_is_told_in_the_clients_order():
     assert one == other
 
 
+@pytest.mark.parametrize("policy", ["fedavg", "fedbn"])
+def test_a_block_that_memory_does_not_hold_is_halved(monkeypatch, policy):
+    """Until it fits, and from then on: the halves are remembered."""
+    sizes, trains = [], vectorised.Stacked._trained
+
+    def short(engine, names, ongoing):
+        sizes.append(len(names))
+        if len(names) > 2:
+            raise torch.OutOfMemoryError
+        return trains(engine, names, ongoing)
+
+    monkeypatch.setattr(vectorised.Stacked, "_trained", short)
+    require_same(POLICIES[policy], task(sizes=(8, 8, 8, 8, 8, 8, 8)))
+    assert sizes[:3] == [7, 4, 2]
+    assert set(sizes[4:]) <= {1, 2, 3}
+
+
+def test_clients_that_wait_for_sums_are_not_halved(monkeypatch):
+    """Others go on by a sum that was made."""
+
+    def short(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(vectorised.Stacked, "_trained", short)
+    with pytest.raises(torch.OutOfMemoryError):
+        trained(POLICIES["fedtan"], "vectorised")
+
+
 def test_auto_trains_large_models_one_by_one(monkeypatch):
     """And says how large they are."""
     monkeypatch.setattr(choice, "MOST_PARAMETERS", 50)

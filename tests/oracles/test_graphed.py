@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from by_hand import task
@@ -14,8 +16,7 @@ from securefl.build.simulation import simulated
 from securefl.models.build import build_model
 from securefl.simulation import graphed
 from securefl.simulation.graphed import GraphedPasses, may_be_captured, reason_against_graphs
-
-X, Y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)
+from securefl.simulation.stacked.batches import BlockLoss
 
 
 class _Own(nn.Module):
@@ -24,16 +25,17 @@ class _Own(nn.Module):
 
 
 class _Faked:
-    """Graph in whose place gradients of ones are left."""
+    """Graph that takes the pass when it is replayed, by the constants of its capture."""
 
     made = 0
 
-    def __init__(self, model, _loss, _x, _y):
+    def __init__(self, model, loss, _x, _y):
         type(self).made += 1
-        self.gradients = [torch.ones_like(p) for p in model.parameters()]
+        self.model, self.loss = model, loss
 
-    def replay(self, _x, _y):
-        """Do nothing."""
+    def gradients(self, x, y):
+        parameters = list(self.model.parameters())
+        return torch.autograd.grad(self.loss(self.model(x), y), parameters)
 
 
 @pytest.fixture
@@ -50,61 +52,76 @@ def _model():
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet20", "alexnet"])
 def test_models_of_the_settings_are_captured(name):
     """All of their layers are known."""
-    assert not reason_against_graphs(
-        build_model(name, "batch", in_channels=3, n_features=64, n_classes=10)
-    )
+    model = build_model(name, "batch", in_channels=3, n_features=64, n_classes=10)
+    assert not reason_against_graphs(model)
 
 
 @pytest.mark.parametrize(
-    ("layer", "why"),
+    ("model", "why"),
     [
-        (_Own(), "'1' is a _Own, which may do something else"),
-        (nn.Dropout(0.5), "'1' draws at random"),
-        (nn.BatchNorm1d(3, momentum=None), "'1' counts its batches"),
+        (_Own(), "the model is a _Own, which may do something else"),
+        (nn.Sequential(_Own()), "'0' is a _Own"),
+        (nn.Sequential(nn.Dropout(0.5)), "'0' draws at random"),
+        (nn.Sequential(nn.RReLU()), "'0' draws at random"),
+        (nn.Sequential(nn.BatchNorm1d(3, momentum=None)), "'0' counts its batches"),
     ],
 )
-def test_layers_that_do_something_else_in_each_pass_are_not(layer, why):
+def test_what_does_something_else_in_each_pass_is_not(model, why):
     """A graph would do the same again and again."""
-    assert why in reason_against_graphs(nn.Sequential(nn.Linear(3, 3), layer))
+    assert why in reason_against_graphs(model)
 
 
 def test_a_loss_of_ones_own_is_not():
-    """Torch's and ours are."""
-    ours = functional.cross_entropy, nn.MSELoss(), securefl.cox_loss
-    assert all(may_be_captured(loss) for loss in ours)
+    """Torch's and ours are, also with some of their arguments given."""
+    smooth = partial(functional.cross_entropy, label_smoothing=0.1)
+    known = functional.cross_entropy, nn.MSELoss(), securefl.cox_loss, smooth
+    assert all(may_be_captured(loss) for loss in known)
     assert not may_be_captured(lambda outputs, y: outputs.sum())
+    assert not may_be_captured(partial(_Own(), 1))
 
 
-def test_a_shape_is_captured_when_it_comes_again(passes):
-    """Once, and its gradients are those of each pass; a fifth shape is not."""
-    model = passes._model
-    assert [passes.replay(model, X, Y) for _ in range(3)] == [False, True, True]
-    assert all(torch.equal(p.grad, torch.ones_like(p)) for p in model.parameters())
-    for n in (3, 2, 1, 5, 6):
-        found = [passes.replay(model, X.new_zeros(n, 3), Y.new_zeros(n)) for _ in range(2)]
-        assert found == [False, n in (3, 2, 1)]
+def _replayed(passes, n=4, model=None, loss=functional.cross_entropy):
+    x, y = torch.randn(n, 3), torch.zeros(n, dtype=torch.long)
+    return passes.replay(model or passes._model, loss, x, y)
+
+
+def test_a_form_is_captured_when_it_comes_again(passes):
+    """Once, and no more than four; forms that come once take no place."""
+    for n in (2, 3, 5, 6, 7):
+        assert not _replayed(passes, n)
+    assert [_replayed(passes) for _ in range(3)] == [False, True, True]
+    assert all(p.grad is not None for p in passes._model.parameters())
+    assert [_replayed(passes, n) for n in (2, 3, 5, 6, 7)] == [True] * 3 + [False] * 2
     assert _Faked.made == graphed.MOST_GRAPHS == 4
 
 
-def test_a_model_that_was_changed_for_a_while_is_not_replayed(passes):
-    """Another forward, a hook, evaluation mode, a frozen parameter, another model."""
-    model = passes._model
-    for _ in range(2):
-        passes.replay(model, X, Y)
-    model[1].forward = model[1].forward
-    assert not passes.replay(model, X, Y)
-    del model[1].forward
-    hook = model[0].register_forward_pre_hook(lambda *_: None)
-    assert not passes.replay(model, X, Y)
-    hook.remove()
-    model[1].eval()
-    assert not passes.replay(model, X, Y)
-    model[1].train()
-    model[0].weight.requires_grad_(requires_grad=False)
-    assert not passes.replay(model, X, Y)
-    model[0].weight.requires_grad_()
-    assert not passes.replay(_model(), X, Y)
-    assert passes.replay(model, X, Y)
+CHANGES = {
+    "another momentum": lambda model: setattr(model[1], "momentum", 0.5),
+    "evaluation mode": lambda model: model[1].eval(),
+    "a frozen parameter": lambda model: model[0].weight.requires_grad_(requires_grad=False),
+    "another forward": lambda model: setattr(model[1], "forward", model[1].forward),
+    "a hook": lambda model: model[0].register_forward_pre_hook(lambda *_: None),
+    "a backward hook": lambda model: model[0].register_full_backward_pre_hook(lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_was_changed_is_not_replayed(passes, change):
+    """A graph has as constants what the model was at the capture."""
+    _replayed(passes)
+    assert _replayed(passes)
+    CHANGES[change](passes._model)
+    assert not _replayed(passes)
+
+
+def test_another_model_or_loss_is_not_replayed(passes):
+    """A solver may give its work another; a block's is equal each round, by its clients."""
+    _replayed(passes)
+    assert _replayed(passes)
+    assert not _replayed(passes, model=_model())
+    assert not _replayed(passes, loss=functional.mse_loss)
+    block = BlockLoss(functional.cross_entropy, 3)
+    assert block == BlockLoss(functional.cross_entropy, 3) != BlockLoss(functional.cross_entropy, 2)
 
 
 def test_what_cannot_be_captured_is_tried_once(passes, monkeypatch):
@@ -115,7 +132,7 @@ def test_what_cannot_be_captured_is_tried_once(passes, monkeypatch):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(graphed, "_Graph", fails)
-    assert not any(passes.replay(passes._model, X, Y) for _ in range(5))
+    assert not any(_replayed(passes) for _ in range(5))
     assert _Faked.made == 1
 
 

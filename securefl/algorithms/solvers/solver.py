@@ -58,7 +58,7 @@ class Start:
         x, y = next(work.batches)
         context = around()
         plain = beside is None and isinstance(context, nullcontext)
-        if plain and work.replay and work.replay(work.model, x, y):
+        if plain and work.replay and work.replay(work.model, work.loss, x, y):
             return
         # Backward runs in this thread: a client that waits there for a sum must not keep the
         # autograd engine's own threads from serving the client that it waits for.

@@ -85,25 +85,30 @@ def _indices(drawers: Sequence[_Drawer], device: torch.device) -> Iterator[list[
         yield [of.popleft() for of in left]
 
 
-def block_loss(loss: Loss, n_clients: int, present: Present | None = None) -> Loss:
-    """Build the sum of the clients' losses of outputs (B, K C, ...) and labels (K, B, ...).
+@dataclass(frozen=True, slots=True)
+class BlockLoss:
+    """Sum of the clients' losses of outputs (B, K C, ...) and labels (K, B, ...).
 
     In padded batches, only samples that are `present` count.
     """
 
-    def summed(outputs: Tensor, y_KB: Tensor) -> Tensor:
-        outputs_KB = outputs.unflatten(1, (n_clients, -1)).transpose(0, 1).contiguous()
+    loss: Loss
+    n_clients: int
+    present: Present | None = None
+
+    def __call__(self, outputs: Tensor, y_KB: Tensor) -> Tensor:
+        """Return the sum."""
+        loss, present = self.loss, self.present
+        outputs_KB = outputs.unflatten(1, (self.n_clients, -1)).transpose(0, 1).contiguous()
         y_KB = y_KB.contiguous()
         if loss is functional.cross_entropy and not y_KB.is_floating_point():
             return _cross_entropies(outputs_KB, _ignoring(y_KB.long(), present))
         if loss is functional.mse_loss and outputs_KB.shape == y_KB.shape and not present:
             # Of batches of one size, the mean over all is the mean of the clients' means.
-            return n_clients * loss(outputs_KB, y_KB)
-        sizes = present.sizes if present else [len(outputs)] * n_clients
+            return self.n_clients * loss(outputs_KB, y_KB)
+        sizes = present.sizes if present else [len(outputs)] * self.n_clients
         each = zip(outputs_KB, y_KB, sizes, strict=True)
         return torch.stack([loss(o[:n], y[:n]) for o, y, n in each]).sum()
-
-    return summed
 
 
 def _ignoring(y_KB: Tensor, present: Present | None) -> Tensor:

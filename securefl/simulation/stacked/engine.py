@@ -33,7 +33,7 @@ from securefl.norms.padded import Present, padded_batch_norm
 from securefl.norms.standardised_input import find_standardised
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
-from securefl.simulation.stacked.batches import block_batches, block_loss
+from securefl.simulation.stacked.batches import BlockLoss, block_batches
 from securefl.simulation.stacked.block import (
     AllLeft,
     BlockEnd,
@@ -76,7 +76,7 @@ class Stacked:
         else:
             found = [names]
         for block in found:
-            for name, contribution in self._trained(block, ongoing):
+            for name, contribution in self._fitting(block, ongoing):
                 ongoing.finish(name, contribution)
 
     def _to_measure(self, ongoing: ClientsRound) -> bool:
@@ -84,6 +84,23 @@ class Stacked:
         names = standard_tensors(self._clients.model)
         kept = (names <= client_state.own.keys() for client_state in ongoing.client_states.values())
         return not is_measured(ongoing.state, names) and not all(kept)
+
+    def _fitting(
+        self, names: Sequence[str], ongoing: ClientsRound
+    ) -> Iterator[tuple[str, Contribution]]:
+        """Train a block, or where it is too large for the memory of a GPU, halves of it."""
+        try:
+            yield from self._trained(names, ongoing)
+        except torch.OutOfMemoryError:
+            if len(names) == 1 or ongoing.plan.sums:  # others go on by a sum that was made
+                raise
+        else:
+            return
+        # Behind the handler, since what it handles holds the tensors of the attempt.
+        half = -(-len(names) // 2)
+        self._workspaces.limit(half)
+        for block in (names[:half], names[half:]):
+            yield from self._fitting(block, ongoing)
 
     def _trained(
         self, names: Sequence[str], ongoing: ClientsRound
@@ -103,7 +120,7 @@ class Stacked:
         generators = [
             round_generator(training.seed, state.round, clients.index[name]) for name in names
         ]
-        loss = block_loss(training.loss, k, present)
+        loss = BlockLoss(training.loss, k, present)
         work = Work(
             workspace.model,
             max(data.values(), key=len),

@@ -124,6 +124,12 @@ class Workspaces:
         self.most = max(1, most_bytes // size)
         """Most clients in a block."""
 
+    def limit(self, most: int) -> None:
+        """Have at most so many clients in a block from now on, and forget all workspaces."""
+        self.most = most
+        self._workspaces.clear()
+        torch.cuda.empty_cache()  # nothing without a GPU
+
     def of(self, n_clients: int) -> Workspace:
         """Return the workspace for a block of `n_clients`, kept from before; call `load` first."""
         if n_clients not in self._workspaces:
