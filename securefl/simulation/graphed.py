@@ -9,6 +9,7 @@ layers that were changed for a while or are watched, and whatever draws at rando
 
 from collections.abc import Iterator
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _WARM_UP = 3
 """Number of passes before the capture, in which libraries choose kernels and find memory."""
+_CAPTURING = Lock()
+"""Lock of the process, in which one capture may be under way."""
 _Form = tuple[object, ...]
 
 
@@ -106,10 +109,10 @@ class _Graph:
             with torch.autograd.set_multithreading_enabled(False):
                 loss(model(self._x), self._y).backward()
 
+        here, aside = torch.cuda.current_stream(x.device), torch.cuda.Stream(x.device)
         # Of this device and stream, and back to both even where a capture fails.
-        with torch.cuda.device(x.device), torch.cuda.stream(torch.cuda.current_stream(x.device)):
+        with _CAPTURING, torch.cuda.device(x.device), torch.cuda.stream(here):
             try:
-                here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
                 aside.wait_stream(here)
                 with torch.cuda.stream(aside):
                     for _ in range(_WARM_UP):
@@ -118,7 +121,7 @@ class _Graph:
                 if not torch.equal(drawn, torch.cuda.get_rng_state(x.device)):
                     raise RuntimeError("the pass draws at random")
                 self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                with torch.cuda.graph(self._graph, stream=aside, capture_error_mode="thread_local"):
                     one_pass()
                 self._gradients = [parameter.grad for parameter in parameters]
             finally:

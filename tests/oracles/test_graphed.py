@@ -136,6 +136,62 @@ def test_what_cannot_be_captured_is_tried_once(passes, monkeypatch):
     assert _Faked.made == 1
 
 
+class _Stream:
+    """CUDA stream, or anything that a block is within, that notes which device it is of."""
+
+    def __init__(self, noted, *args, **kwargs):
+        noted.append((args, kwargs))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def wait_stream(self, _other):
+        """Do nothing."""
+
+    def replay(self):
+        """Leave gradients as they were."""
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Torch's functions of a GPU, by name, with what each was called with."""
+    noted = {}
+    for name in ("Stream", "current_stream", "stream", "device", "graph", "CUDAGraph"):
+        calls = noted[name] = []
+        monkeypatch.setattr(torch.cuda, name, partial(_Stream, calls))
+    drawn = torch.zeros(16, dtype=torch.uint8)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda _device: drawn.clone())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *_: None)
+    return noted
+
+
+def test_a_graph_is_of_the_batchs_device_and_leaves_statistics_as_they_were(cuda):
+    """A run on a second GPU: torch's own capture stream would be the first one's."""
+    model, x, y = _model(), torch.randn(4, 3), torch.zeros(4, dtype=torch.long)
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    made = graphed._Graph(model, functional.cross_entropy, x, y)
+    assert [cuda[of] for of in ("Stream", "current_stream")] == [[((x.device,), {})]] * 2
+    ((_, captured),) = cuda["graph"]
+    assert isinstance(captured["stream"], _Stream)
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    one, other = made.gradients(x, y), made.gradients(x, y)
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert {v.data_ptr() for v in one}.isdisjoint(v.data_ptr() for v in other)
+    assert cuda["device"] == [((x.device,), {})] * 3
+
+
+def test_a_pass_that_draws_is_not_captured(cuda, monkeypatch):
+    """Its masks would be drawn three times more than without graphs."""
+    states = iter(torch.arange(8, dtype=torch.uint8).unsqueeze(1))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda _device: next(states))
+    with pytest.raises(RuntimeError, match="draws at random"):
+        graphed._Graph(_model(), functional.cross_entropy, torch.randn(4, 3), torch.zeros(4).long())
+
+
 def test_without_a_gpu_nothing_is_captured():
     """A run on a CPU trains as ever."""
     run = simulated(configured("cpu", "run.engine=sequential"), task(), None, None)
