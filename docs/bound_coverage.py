@@ -33,6 +33,7 @@ from securefl.audit.bounds.canary_bounds import one_run_bound, refuted_epsilon
 from securefl.audit.bounds.crafted import crafted, with_other_noise
 from securefl.audit.bounds.gaussian_dp import gaussian_epsilon
 from securefl.audit.bounds.record_bounds import Method, Noise, record_bounds
+from securefl.audit.bounds.report_section import client_test
 from securefl.audit.replay import replayed
 from securefl.privacy.accountants import epsilon
 from securefl.privacy.events import SampledGaussian
@@ -251,10 +252,41 @@ def runs(seeds: int = SEEDS) -> str:
     return f"{rows}\nAs tight as the bound before: in {as_tight} of {len(least)} runs.\n"
 
 
+CLIENT_SIGMAS, COHORT = (0.5, 1.0, 3.0), 10
+
+
+def of_clients(sigma: float) -> Config:
+    """Return the settings of a run that is private at client level."""
+    chosen = ["algorithm.name=fedavg", "model.norm=group", "privacy.level=client"]
+    noise = [f"privacy.sigma={sigma}", f"privacy.delta={DELTA}", "privacy.noise=seeded"]
+    return load_config(None, [*chosen, *noise, "algorithm.weights=uniform"])
+
+
+def clients(times: int = ASKED) -> str:
+    """Return a table of canary clients: of each test, in how many repetitions it is right."""
+    lines = []
+    for sigma in CLIENT_SIGMAS:
+        config = of_clients(sigma)
+        every = [client_test(config, COHORT, 10 * seed) for seed in range(times)]
+        claim = every[0].claimed
+        bounds = [[each.bound.epsilon for each in every], [each.free.epsilon for each in every]]
+        right = [sum(epsilon <= claim for epsilon in of) for of in bounds]
+        right.append(sum(each.noise.low <= each.promised <= each.noise.high for each in every))
+        right.append(sum(not each.uneven for each in every))
+        means = [f"{np.mean(of):.2f}" for of in bounds]
+        shares = [_share(of, times) for of in right]
+        lines.append([f"{sigma:g}", f"{claim:.2f}", *means, *shares])
+    tests = ("cosines", "guesses", "the noise's size", "its evenness")
+    columns = ["σ", "ε at most", "cosines", "guesses", *(f"right: {test}" for test in tests)]
+    return markdown(columns, lines)
+
+
 def _content() -> Iterator[str]:
     yield known()
     yield "\n"
     yield runs()
+    yield "\n"
+    yield clients()
 
 
 def main() -> None:

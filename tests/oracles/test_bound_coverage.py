@@ -156,3 +156,10 @@ def test_bounds_cover_where_they_hold(number):
         assert now > 2 * before
     elif mechanism.epsilon:
         assert now >= before
+
+
+def test_canary_clients_are_right_where_the_noise_is_as_promised(monkeypatch):
+    """The page's table, of one σ and two repetitions."""
+    monkeypatch.setattr(bound_coverage, "CLIENT_SIGMAS", (1.0,))
+    (row,) = bound_coverage.clients(2).splitlines()[2:]
+    assert row.count("100.0% (15.8% to 100.0%)") == 4
