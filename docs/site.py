@@ -5,16 +5,18 @@
 Links that lead out of the pages, into the source, become text with the file's name.
 """
 
+import ast
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 import securefl
+from securefl import errors
 from securefl.settings.schema import settings_schema
 from securefl_cli.main import main
 
@@ -35,18 +37,19 @@ def write_pages(out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
     pages = {path: path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     pages |= {ROOT / name: Path(page) for name, page in ELSEWHERE.items()}
+    made = {"results/index.md", *(f"reference/{name}.md" for name in MADE)}
     pictures = {path: path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.png")}
+    known = pages | pictures | {ROOT / "docs" / page: Path(page) for page in made}
     for source, page in pages.items():
-        text = _LINK.sub(lambda m: _relinked(m, source, page, pages | pictures), source.read_text())  # noqa: B023
+        text = _LINK.sub(lambda m: _relinked(m, source, page, known), source.read_text())  # noqa: B023
         _write(out / page, text)
     for source, place in pictures.items():
         (out / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, out / place)
     results = sorted(page for page in pages.values() if page.parts[0] == "results")
     _write(out / "results/index.md", "# Results\n\n" + "".join(map(_entry, results)))
-    _write(out / "reference/commands.md", "# Commands\n\n" + "\n".join(_commands(main, "securefl")))
-    _write(out / "reference/settings.md", "# Settings\n\n" + "\n".join(_settings()))
-    _write(out / "reference/api.md", "# Python\n\n" + "\n".join(_names()))
+    for name, (title, sections) in MADE.items():
+        _write(out / f"reference/{name}.md", f"# {title}\n\n" + "\n".join(sections()))
 
 
 def _write(path: Path, text: str) -> None:
@@ -72,7 +75,7 @@ def _entry(page: Path) -> str:
     return f"- [{page.stem.replace('_', ' ').replace('-', ' ')}]({page.name})\n"
 
 
-def _commands(command: click.Command, path: str) -> Iterator[str]:
+def _commands(command: click.Command = main, path: str = "securefl") -> Iterator[str]:
     """Yield the section of a command, from its own help, and those of the commands below it."""
     context = click.Context(command, info_name=path, max_content_width=96)
     yield f"## {path}\n\n```text\n{command.get_help(context)}\n```\n"
@@ -143,6 +146,71 @@ def _names() -> Iterator[str]:
         of = getattr(securefl, name)
         yield f"::: {of.__module__}.{name}\n"
 
+
+def _errors() -> Iterator[str]:
+    """Yield a section of rules between settings, and one for each error with its messages."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for folder in ("securefl", "keys", "cli"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text())
+            about = (ast.get_docstring(tree) or "").splitlines()[:1]
+            for kind, text in _said(tree, rules="audit" not in path.parts):
+                found.setdefault(kind, {}).setdefault(*about or [""], {})[text] = None
+    yield (
+        "All messages of refusals, read from the code: … stands for a name, a value or a reason. "
+        "Most say the way out. An incident of a run has one of them as its reason. The command "
+        "line ends with 2 where a setting, a key or a file is wrong, else with 1.\n"
+    )
+    yield "## Settings that do not go together\n"
+    yield from _messages(found[_RULE])
+    for name, error in vars(errors).items():
+        if isinstance(error, type) and issubclass(error, errors.SecureFLError):
+            above = " and ".join(f"`{base.__name__}`" for base in error.__bases__)
+            yield f"## {name}\n\n{error.__doc__}\n\nA kind of {above}.\n"
+            yield from _messages(found.get(name, {}))
+
+
+_RULE = "rule"
+
+
+def _said(tree: ast.AST, *, rules: bool) -> Iterator[tuple[str, str]]:
+    """Yield each message with the name of its error; of settings' rules with `_RULE`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and rules and _gives_reasons(node):
+            inner = (part for part in ast.walk(node) if isinstance(part, ast.Yield))
+            yield from ((_RULE, text) for part in inner if (text := _message(part.value)))
+        raised = node.exc if isinstance(node, ast.Raise) else None
+        if isinstance(raised, ast.Call) and raised.args and (text := _message(raised.args[0])):
+            # Settings' own checks raise ValueError, which is told as a ConfigError.
+            yield ast.unparse(raised.func).replace("ValueError", "ConfigError"), text
+
+
+def _gives_reasons(function: ast.FunctionDef) -> bool:
+    """Return True for one that yields reasons against settings."""
+    arguments = [a.annotation for a in function.args.args if a.annotation]
+    of_config = any(ast.unparse(kind) in {"Config", "Any"} for kind in arguments)
+    return of_config and ast.unparse(function.returns or function) == "Iterator[str]"
+
+
+def _message(node: ast.AST | None) -> str:
+    """Return a text as it stands in the code, with … for what is put in; empty for less."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    said = "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in parts)
+    return said if len(re.findall("[a-z]{2,}", said)) > 2 else ""
+
+
+def _messages(by_topic: dict[str, dict[str, None]]) -> Iterator[str]:
+    for topic, texts in by_topic.items():
+        yield f"*{topic}*\n\n" + "".join(f"- `` {' '.join(t.split())} ``\n" for t in texts)
+
+
+MADE: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
+    "commands": ("Commands", _commands),
+    "settings": ("Settings", _settings),
+    "api": ("Python", _names),
+    "errors": ("Errors and their cures", _errors),
+}
+"""Titles and sections of the pages that are made from the code, by their names."""
 
 if __name__ == "__main__":
     write_pages(Path(sys.argv[1]))
