@@ -9,7 +9,7 @@ import ast
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,11 @@ ELSEWHERE = {
     "keys/FORMAT.md": "formats.md",
 }
 """Pages that lie outside this folder, by their place in the repository."""
+MADE = (
+    "results/index.md",
+    *(f"reference/{name}.md" for name in ("commands", "settings", "api", "errors")),
+)
+"""Pages that are made from the others and from the code."""
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -37,9 +42,8 @@ def write_pages(out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
     pages = {path: path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     pages |= {ROOT / name: Path(page) for name, page in ELSEWHERE.items()}
-    made = {"results/index.md", *(f"reference/{name}.md" for name in MADE)}
     pictures = {path: path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.png")}
-    known = pages | pictures | {ROOT / "docs" / page: Path(page) for page in made}
+    known = pages | pictures | {ROOT / "docs" / page: Path(page) for page in MADE}
     for source, page in pages.items():
         text = _LINK.sub(lambda m: _relinked(m, source, page, known), source.read_text())  # noqa: B023
         _write(out / page, text)
@@ -48,8 +52,10 @@ def write_pages(out: Path) -> None:
         shutil.copyfile(source, out / place)
     results = sorted(page for page in pages.values() if page.parts[0] == "results")
     _write(out / "results/index.md", "# Results\n\n" + "".join(map(_entry, results)))
-    for name, (title, sections) in MADE.items():
-        _write(out / f"reference/{name}.md", f"# {title}\n\n" + "\n".join(sections()))
+    _write(out / "reference/commands.md", "# Commands\n\n" + "\n".join(_commands(main, "securefl")))
+    _write(out / "reference/settings.md", "# Settings\n\n" + "\n".join(_settings()))
+    _write(out / "reference/api.md", "# Python\n\n" + "\n".join(_names()))
+    _write(out / "reference/errors.md", "# Errors and their cures\n\n" + "\n".join(_errors()))
 
 
 def _write(path: Path, text: str) -> None:
@@ -66,6 +72,8 @@ def _relinked(link: re.Match[str], source: Path, page: Path, known: dict[Path, P
     if place in known:
         up = [".."] * (len(page.parts) - 1)
         return f"{words}({Path(*up, known[place]).as_posix()}{anchor})"
+    if not place.exists():
+        raise FileNotFoundError(f"{source.relative_to(ROOT)}: nothing is at {target}")
     said = words.lstrip("!")[1:-1]
     path = place.relative_to(ROOT).as_posix()
     return said if path in said else f"{said} (`{path}`)"
@@ -75,7 +83,7 @@ def _entry(page: Path) -> str:
     return f"- [{page.stem.replace('_', ' ').replace('-', ' ')}]({page.name})\n"
 
 
-def _commands(command: click.Command = main, path: str = "securefl") -> Iterator[str]:
+def _commands(command: click.Command, path: str) -> Iterator[str]:
     """Yield the section of a command, from its own help, and those of the commands below it."""
     context = click.Context(command, info_name=path, max_content_width=96)
     yield f"## {path}\n\n```text\n{command.get_help(context)}\n```\n"
@@ -203,14 +211,6 @@ def _messages(by_topic: dict[str, dict[str, None]]) -> Iterator[str]:
     for topic, texts in by_topic.items():
         yield f"*{topic}*\n\n" + "".join(f"- `` {' '.join(t.split())} ``\n" for t in texts)
 
-
-MADE: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
-    "commands": ("Commands", _commands),
-    "settings": ("Settings", _settings),
-    "api": ("Python", _names),
-    "errors": ("Errors and their cures", _errors),
-}
-"""Titles and sections of the pages that are made from the code, by their names."""
 
 if __name__ == "__main__":
     write_pages(Path(sys.argv[1]))

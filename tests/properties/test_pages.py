@@ -27,11 +27,10 @@ from securefl.settings.load import load_config
 from securefl_cli.main import main
 from securefl_cli.options import KEYS, TABLES, settings_of
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs"))
-from walk import UNTYPED, blocks, walk  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+from walk import UNTYPED, blocks, walk
 
-sys.path.remove(str(ROOT / "docs"))
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("quick")
 
