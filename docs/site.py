@@ -166,8 +166,8 @@ def _errors() -> Iterator[str]:
                 found.setdefault(kind, {}).setdefault(*about or [""], {})[text] = None
     yield (
         "All messages of refusals, read from the code: … stands for a name, a value or a reason. "
-        "Most say the way out. An incident of a run has one of them as its reason. The command "
-        "line ends with 2 where a setting, a key or a file is wrong, else with 1.\n"
+        "Most say the way out. Most reasons of a run's incidents are among them. The command line "
+        "ends with 2 where a setting, data or a key is wrong, else with 1.\n"
     )
     yield "## Settings that do not go together\n"
     yield from _messages(found[_RULE])

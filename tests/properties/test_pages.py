@@ -155,6 +155,13 @@ def test_each_block_has_a_language_that_is_looked_at():
     assert {block.language for page in PAGES for block in blocks(page.read_text())} <= known
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/tutorials").iterdir()), ids=name_of)
+def test_a_tutorial_begins_with_what_comes_of_it_and_how_long_it_takes(page):
+    opening = page.read_text().split("\n## ")[0]
+    assert "**At the end**" in opening
+    assert "**Time:**" in opening
+
+
 def test_each_reason_is_of_a_command():
     typed = [command for page, command in COMMANDS if page in WALKED]
     for beginning in NOT_HERE:
