@@ -233,3 +233,17 @@ def test_python_of_other_pages_runs(page, typist):
     python = [block.text for block in blocks(page.read_text()) if block.language == "python"]
     if python and name_of(page) not in RUN_ELSEWHERE:
         walk("".join(f"```python\n{text}```\n" for text in python), typist.type)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/how-to").iterdir()), ids=name_of)
+def test_means_of_a_how_to_are_those_of_a_page_that_it_links(page):
+    """Each with its deviation, rounded."""
+    text = page.read_text()
+    results = set(re.findall(r"\.\./results/(\w+\.md)", text)) - {"index.md"}
+    measured = {
+        tuple(f"{float(number):.{digits}f}" for number in pair)
+        for name in results
+        for pair in re.findall(r"([\d.]+) ± ([\d.]*\d)", (ROOT / "docs/results" / name).read_text())
+        for digits in (0, 1)
+    }
+    assert set(re.findall(r"([\d.]+)(?: %)? ± ([\d.]*\d)", text)) <= measured
