@@ -5,6 +5,7 @@
 Links that lead out of the pages, into the source, become text with the file's name.
 """
 
+import ast
 import re
 import shutil
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import click
 
 import securefl
+from securefl import errors
 from securefl.settings.schema import settings_schema
 from securefl_cli.main import main
 
@@ -27,6 +29,11 @@ ELSEWHERE = {
     "keys/FORMAT.md": "formats.md",
 }
 """Pages that lie outside this folder, by their place in the repository."""
+MADE = (
+    "results/index.md",
+    *(f"reference/{name}.md" for name in ("commands", "settings", "api", "errors")),
+)
+"""Pages that are made from the others and from the code."""
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -36,8 +43,9 @@ def write_pages(out: Path) -> None:
     pages = {path: path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     pages |= {ROOT / name: Path(page) for name, page in ELSEWHERE.items()}
     pictures = {path: path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.png")}
+    known = pages | pictures | {ROOT / "docs" / page: Path(page) for page in MADE}
     for source, page in pages.items():
-        text = _LINK.sub(lambda m: _relinked(m, source, page, pages | pictures), source.read_text())  # noqa: B023
+        text = _LINK.sub(lambda m: _relinked(m, source, page, known), source.read_text())  # noqa: B023
         _write(out / page, text)
     for source, place in pictures.items():
         (out / place).parent.mkdir(parents=True, exist_ok=True)
@@ -47,6 +55,7 @@ def write_pages(out: Path) -> None:
     _write(out / "reference/commands.md", "# Commands\n\n" + "\n".join(_commands(main, "securefl")))
     _write(out / "reference/settings.md", "# Settings\n\n" + "\n".join(_settings()))
     _write(out / "reference/api.md", "# Python\n\n" + "\n".join(_names()))
+    _write(out / "reference/errors.md", "# Errors and their cures\n\n" + "\n".join(_errors()))
 
 
 def _write(path: Path, text: str) -> None:
@@ -63,6 +72,8 @@ def _relinked(link: re.Match[str], source: Path, page: Path, known: dict[Path, P
     if place in known:
         up = [".."] * (len(page.parts) - 1)
         return f"{words}({Path(*up, known[place]).as_posix()}{anchor})"
+    if not place.exists():
+        raise FileNotFoundError(f"{source.relative_to(ROOT)}: nothing is at {target}")
     said = words.lstrip("!")[1:-1]
     path = place.relative_to(ROOT).as_posix()
     return said if path in said else f"{said} (`{path}`)"
@@ -142,6 +153,63 @@ def _names() -> Iterator[str]:
     for name in sorted(securefl.__all__, key=str.lower):
         of = getattr(securefl, name)
         yield f"::: {of.__module__}.{name}\n"
+
+
+def _errors() -> Iterator[str]:
+    """Yield a section of rules between settings, and one for each error with its messages."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for folder in ("securefl", "keys", "cli"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text())
+            about = (ast.get_docstring(tree) or "").splitlines()[:1]
+            for kind, text in _said(tree, rules="audit" not in path.parts):
+                found.setdefault(kind, {}).setdefault(*about or [""], {})[text] = None
+    yield (
+        "All messages of refusals, read from the code: … stands for a name, a value or a reason. "
+        "Most say the way out. Most reasons of a run's incidents are among them. The command line "
+        "ends with 2 where a setting, data or a key is wrong, else with 1.\n"
+    )
+    yield "## Settings that do not go together\n"
+    yield from _messages(found[_RULE])
+    for name, error in vars(errors).items():
+        if isinstance(error, type) and issubclass(error, errors.SecureFLError):
+            above = " and ".join(f"`{base.__name__}`" for base in error.__bases__)
+            yield f"## {name}\n\n{error.__doc__}\n\nA kind of {above}.\n"
+            yield from _messages(found.get(name, {}))
+
+
+_RULE = "rule"
+
+
+def _said(tree: ast.AST, *, rules: bool) -> Iterator[tuple[str, str]]:
+    """Yield each message with the name of its error; of settings' rules with `_RULE`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and rules and _gives_reasons(node):
+            inner = (part for part in ast.walk(node) if isinstance(part, ast.Yield))
+            yield from ((_RULE, text) for part in inner if (text := _message(part.value)))
+        raised = node.exc if isinstance(node, ast.Raise) else None
+        if isinstance(raised, ast.Call) and raised.args and (text := _message(raised.args[0])):
+            # Settings' own checks raise ValueError, which is told as a ConfigError.
+            yield ast.unparse(raised.func).replace("ValueError", "ConfigError"), text
+
+
+def _gives_reasons(function: ast.FunctionDef) -> bool:
+    """Return True for one that yields reasons against settings."""
+    arguments = [a.annotation for a in function.args.args if a.annotation]
+    of_config = any(ast.unparse(kind) in {"Config", "Any"} for kind in arguments)
+    return of_config and ast.unparse(function.returns or function) == "Iterator[str]"
+
+
+def _message(node: ast.AST | None) -> str:
+    """Return a text as it stands in the code, with … for what is put in; empty for less."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    said = "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in parts)
+    return said if len(re.findall("[a-z]{2,}", said)) > 2 else ""
+
+
+def _messages(by_topic: dict[str, dict[str, None]]) -> Iterator[str]:
+    for topic, texts in by_topic.items():
+        yield f"*{topic}*\n\n" + "".join(f"- `` {' '.join(t.split())} ``\n" for t in texts)
 
 
 if __name__ == "__main__":

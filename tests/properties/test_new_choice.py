@@ -72,8 +72,8 @@ NEW = {
     "SERVERS": ("halfway",),
     "SELECTORS": ("first",),
 }
-"""The one of the file, and the one that a package registers: those of docs/own-choices.md."""
-PAGE = (ROOT / "docs/own-choices.md").read_text()
+"""The one of the file, and the one that a package registers: those of the tutorial."""
+PAGE = (ROOT / "docs/tutorials/own-choices.md").read_text()
 DATA = """
 import torch
 from securefl.data.split import Split

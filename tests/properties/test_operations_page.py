@@ -34,15 +34,6 @@ SERVES = [command for command in COMMANDS if command[1] in {"serve", "join"}]
 PASSPHRASE = "correct horse battery staple"
 
 
-@pytest.mark.parametrize("command", SERVES, ids=lambda command: " ".join(command[:2]))
-def test_the_commands_of_the_roles_have_these_options(command):
-    """Which are read and not run here: the tests of logs and metrics run them."""
-    parsed, rest = main, list(command)
-    while hasattr(parsed, "commands"):
-        parsed = parsed.get_command(None, rest.pop(0))
-    parsed.make_context(command[0], rest)
-
-
 def test_all_other_commands_run_in_their_order(tmp_path, monkeypatch, quick):
     """In a folder with the page's names, with the fingerprint that the member reads aloud."""
     monkeypatch.chdir(tmp_path)

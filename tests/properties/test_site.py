@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import securefl
+from securefl import errors
 from securefl.settings.load import flat, load_config
 
 ROOT = Path(__file__).parents[2]
@@ -66,3 +67,29 @@ def test_the_reference_has_each_command_key_and_name(pages):
     assert not [k for k in keys if f"`{k}`" not in settings and f"`{k} = " not in settings]
     names = (pages / "reference/api.md").read_text()
     assert names.count("\n::: ") == len(securefl.__all__)
+
+
+@pytest.mark.parametrize(
+    ("setting", "section"),
+    [
+        ("algorithm.name=singlenet", "Settings that do not go together"),
+        ("run.workers=2", "ConfigError"),
+    ],
+)
+def test_a_message_is_among_the_errors(pages, setting, section):
+    """Under its heading, word for word but for what is put in."""
+    with pytest.raises(errors.ConfigError) as raised:
+        load_config(settings=[setting])
+    page = (pages / "reference/errors.md").read_text()
+    listed = re.findall("- `` (.*) ``", page.split(f"## {section}\n")[1].split("\n## ")[0])
+    patterns = (".*".join(map(re.escape, message.split("…"))) for message in listed)
+    assert any(re.search(pattern, str(raised.value)) for pattern in patterns)
+
+
+def test_each_error_has_a_section(pages):
+    headings = re.findall("^## (.*)$", (pages / "reference/errors.md").read_text(), re.MULTILINE)
+    assert set(headings[1:]) == {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.SecureFLError)
+    }
