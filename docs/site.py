@@ -27,6 +27,24 @@ ELSEWHERE = {
     "keys/FORMAT.md": "formats.md",
 }
 """Pages that lie outside this folder, by their place in the repository."""
+START = """\
+import torch
+from torch import nn
+
+import securefl
+
+x = torch.randn(200, 4)
+y = (x.sum(dim=1) > 0).long()
+parts = {"north": slice(0, 40), "south": slice(40, 80), "east": slice(80, 120)}
+clients = {name: (x[part], y[part]) for name, part in parts.items()}
+test = x[120:], y[120:]
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+task = securefl.Task(model, clients, test)
+config = securefl.load_config(settings=["run.rounds=2"])
+result = securefl.run(config, task, out="runs/first")
+"""
+"""Code from which the examples in docstrings of public names go on."""
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -139,6 +157,7 @@ def _number(value: float) -> str:
 
 def _names() -> Iterator[str]:
     """Yield a place for each public name, which mkdocstrings fills from its docstring."""
+    yield f"The examples go on from here:\n\n```python\n{START}```\n"
     for name in sorted(securefl.__all__, key=str.lower):
         of = getattr(securefl, name)
         yield f"::: {of.__module__}.{name}\n"

@@ -82,7 +82,16 @@ OnEnd = Callable[["Result"], None]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Result:
-    """Result of a run, in memory."""
+    """Result of a run, in memory.
+
+    Examples:
+        >>> result.metric, len(result.metrics), len(result.openings) > 0
+        ('accuracy', 2, True)
+        >>> result.best.score >= result.score
+        True
+        >>> rows = result.frame()  # a row for each round: pandas, or a list of dicts without it
+        >>> probabilities = result.model.eval()(test[0]).softmax(dim=1)
+    """
 
     config: Config
     model: nn.Module
