@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from securefl_cli.completion import run_argument
 from securefl_cli.progress import progress_bar
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--port",
     default=0,
