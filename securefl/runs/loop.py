@@ -55,6 +55,7 @@ from securefl.runs.folder_reader import (
     ClientScore,
     RoundMetrics,
     best_of,
+    is_finished,
     read_metrics,
 )
 from securefl.runs.frame import frame
@@ -336,7 +337,7 @@ class Rounds:
         before = [m for m in read_metrics(folder.path) if m.round <= self.round]
         self.take_over(before, folder.history())
         folder.rewind(self.round)
-        if self.complete and folder.is_finished():
+        if self.complete and is_finished(folder.path):
             done = self.stopped or f"complete, all {self.config.run.rounds} rounds"
             raise RunFolderError(f"{folder.path}: this run is {done}")
         self._keep_best(folder)  # the run may have ended before it was written

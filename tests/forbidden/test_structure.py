@@ -199,7 +199,10 @@ def test_the_ten_line_example_runs():
     assert len([x for x in statements if not x.startswith(("import", "from"))]) <= 10
 
 
-@pytest.mark.parametrize("module", ["securefl", "securefl_cli.main", "securefl_keys"])
+WATCHED = "securefl.report.watching, securefl.runs.follow, securefl_cli.watch"
+
+
+@pytest.mark.parametrize("module", ["securefl", "securefl_cli.main", "securefl_keys", WATCHED])
 def test_importing_a_package_loads_no_torch(module):
     """What is not used is not loaded."""
     script = f"import sys, {module}; print('torch' in sys.modules)"
