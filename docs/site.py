@@ -46,6 +46,7 @@ config = securefl.load_config(settings=["run.rounds=2"])
 result = securefl.run(config, task, out="runs/first")
 """
 """Code from which the examples in docstrings of public names go on."""
+STYLE = ("site.css", "site.js", "iframe-worker.js")
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -58,7 +59,7 @@ def write_pages(out: Path) -> None:
     for source, page in pages.items():
         text = _LINK.sub(lambda m: _relinked(m, source, page, pages | pictures), source.read_text())  # noqa: B023
         _write(out / page, text)
-    for source, place in pictures.items():
+    for source, place in (pictures | {ROOT / "docs" / name: Path(name) for name in STYLE}).items():
         (out / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, out / place)
     results = sorted(page for page in pages.values() if page.parts[0] == "results")
