@@ -1,10 +1,11 @@
 """Cost of pages: `securefl watch` beside a run, and the report of a long run in a browser.
 
-    python benchmarks/pages.py > docs/results/pages.md
+    python benchmarks/pages.py
 
-The runs are processes of the command line, on scikit-learn's digits. Somebody looks at the page of
-`watch` all the time: it is asked for new rounds each second, as the page itself does. Times of the
-report are those of headless Chromium, from the navigation to the load event.
+prints the tables of docs/results/pages.md. The runs are processes of the command line, on
+scikit-learn's digits. Somebody looks at the page of `watch` all the time: it is asked for new
+rounds each second, as the page itself does. Times of the report are those of headless Chromium,
+from the navigation to the load event.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from measure import Machine
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from browser import CHROMIUM, browser  # type: ignore[import-not-found]
 
-WATCHED = {"MLP 64-30-10": (), "CNN": ("--model", "cnn")}
-"""Options of the runs that are watched, by the model's name."""
+MANY = ("--clients", "100", "--partition", "iid", "--set", "train.batch_size=8")
+WATCHED = {"MLP, 5 clients": (), "CNN, 5 clients": ("--model", "cnn"), "MLP, 100 clients": MANY}
+"""Options of the runs that are watched, by their names."""
 LONG = (
-    *("--clients", "100", "--partition", "iid", "--set", "train.batch_size=8"),
+    *MANY,
     *("--algorithm", "fedbn"),  # each client is scored by itself, in each round
 )
 OPENED = 5
@@ -110,39 +112,33 @@ def opened_s(page: Path, profile: Path) -> list[float]:
 @click.option("--rounds", default=100, help="Of the runs that are watched.")
 @click.option("--long-rounds", default=500, help="Of the run whose report is opened.")
 def main(rounds: int, long_rounds: int) -> None:
-    """Measure, and print a page of Markdown."""
+    """Measure, and print the tables."""
     before = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         rows = {
-            model: watched(folder / model.split()[0], rounds, options)
-            for model, options in WATCHED.items()
+            name: watched(folder / f"watched-{number}", rounds, options)
+            for number, (name, options) in enumerate(WATCHED.items())
         }
+        begun = time.perf_counter()
+        alone = ended(started("watch", str(folder / "watched-0"), "--once"), begun)
         ended(started("run", "--rounds", str(long_rounds), "--out", str(folder / "long"), *LONG), 0)
         begun = time.perf_counter()
         report = ended(started("report", str(folder / "long")), begun)
         page = folder / "long" / "report.html"
         size_mb = page.stat().st_size / 1e6
         times = opened_s(page, folder / "profile") if CHROMIUM else []
-    print("# What the pages cost\n")
-    print(f"`python benchmarks/pages.py`. {Machine.here()}.")
+    print(f"{Machine.here()}.")
     print(f"Processes that were ready to run, the mean of the last minute: {before:.1f} before,")
     print(f"{os.getloadavg()[0]:.1f} after; with more than cores, other work ran beside it.\n")
-    print(
-        f"## A run that is watched\n\n{rounds} rounds of the demo's job by FedTAN, all sealed, and"
-    )
-    print(
-        "beside it `securefl watch --once` with somebody at its page. Less than 2 % is asked for.\n"
-    )
-    print("| model | run: s | s of CPU | watch: s of CPU | share | requests of the page |")
+    print(f"| {rounds} rounds | run: s | s of CPU | watch: s of CPU | share | page's requests |")
     print("|---|--:|--:|--:|--:|--:|")
-    for model, of in rows.items():
+    for kind, of in rows.items():
         share = 100 * of.watch.cpu_s / of.run.cpu_s
         numbers = f"{of.run.wall_s:.0f} | {of.run.cpu_s:.1f} | {of.watch.cpu_s:.2f} | {share:.1f} %"
-        print(f"| {model} | {numbers} | {of.asked} |")
-    print(f"\n## The report of a long run\n\n{long_rounds} rounds of 100 clients by FedBN, sealed,")
-    print("each client scored by itself in each round. At most 3 MB and 2 s are asked for.\n")
-    print("| | |\n|---|--:|")
+        print(f"| {kind} | {numbers} | {of.asked} |")
+    print(f"| a run that is over | | | {alone.cpu_s:.2f} | | |\n")
+    print(f"| {long_rounds} rounds of 100 clients | |\n|---|--:|")
     print(f"| size, MB | {size_mb:.2f} |")
     print(f"| `securefl report`, s (of CPU) | {report.wall_s:.1f} ({report.cpu_s:.1f}) |")
     if times:

@@ -96,7 +96,10 @@ def main(arguments: list[str]) -> int:
         parser.error("no chromium here: `apt-get install chromium` brings one")
     axe = given.axe.read_text()
     n_pages = n_findings = 0
-    with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as tab:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        browser(Path(profile)) as tab,
+    ):
 
         def look(name: str, address: str) -> None:
             nonlocal n_pages, n_findings
