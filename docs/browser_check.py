@@ -35,6 +35,8 @@ WIDER = """
   && getComputedStyle(e).position !== 'fixed' && e.getBoundingClientRect().right > %d + 1)
   .slice(0, 3).map(e => e.outerHTML.slice(0, 100))
 """
+FORGETS = "try { localStorage.clear() } catch {}"
+"""Script that runs before a page's own: the site remembers light or dark."""
 AXE = """
 axe.run(document, {resultTypes: ['violations'], preload: false}).then(found => found.violations
   .filter(of => ['serious', 'critical'].includes(of.impact))
@@ -54,7 +56,6 @@ def findings(tab: Browser, address: str, axe: str) -> Iterator[str]:
         yield from (f"{at}: {said}" for said in _outside(tab, address))
         tab.evaluate(axe)
         yield from (f"{at}: {said}" for said in _awaited(tab, AXE))
-        tab.evaluate("localStorage.clear()")  # the site remembers light or dark
     tab.visit(address, PAPER, media="print")
     wide = tab.evaluate("document.documentElement.scrollWidth")
     if wide > PAPER:
@@ -100,6 +101,7 @@ def main(arguments: list[str]) -> int:
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
         browser(Path(profile)) as tab,
     ):
+        tab.tell("Page.addScriptToEvaluateOnNewDocument", source=FORGETS)
 
         def look(name: str, address: str) -> None:
             nonlocal n_pages, n_findings
