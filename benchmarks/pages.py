@@ -37,7 +37,7 @@ LONG = (
     *("--algorithm", "fedbn"),  # each client is scored by itself, in each round
 )
 OPENED = 5
-"""How often the report is opened."""
+"""Number of times that the report is opened."""
 LOADED_MS = "performance.getEntriesByType('navigation')[0].loadEventEnd"
 
 
