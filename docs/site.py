@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 
 import securefl
 from securefl import errors
@@ -34,6 +35,25 @@ MADE = (
     *(f"reference/{name}.md" for name in ("commands", "settings", "api", "errors")),
 )
 """Pages that are made from the others and from the code."""
+START = """\
+import torch
+from torch import nn
+
+import securefl
+
+x = torch.randn(200, 4)
+y = (x.sum(dim=1) > 0).long()
+parts = {"north": slice(0, 40), "south": slice(40, 80), "east": slice(80, 120)}
+clients = {name: (x[part], y[part]) for name, part in parts.items()}
+test = x[120:], y[120:]
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+task = securefl.Task(model, clients, test)
+config = securefl.load_config(settings=["run.rounds=2"])
+result = securefl.run(config, task, out="runs/first")
+"""
+"""Code from which the examples in docstrings of public names go on."""
+STYLE = ("site.css", "site.js", "iframe-worker.js")
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -47,15 +67,35 @@ def write_pages(out: Path) -> None:
     for source, page in pages.items():
         text = _LINK.sub(lambda m: _relinked(m, source, page, known), source.read_text())  # noqa: B023
         _write(out / page, text)
-    for source, place in pictures.items():
+    for source, place in (pictures | {ROOT / "docs" / name: Path(name) for name in STYLE}).items():
         (out / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, out / place)
     results = sorted(page for page in pages.values() if page.parts[0] == "results")
-    _write(out / "results/index.md", "# Results\n\n" + "".join(map(_entry, results)))
-    _write(out / "reference/commands.md", "# Commands\n\n" + "\n".join(_commands(main, "securefl")))
-    _write(out / "reference/settings.md", "# Settings\n\n" + "\n".join(_settings()))
-    _write(out / "reference/api.md", "# Python\n\n" + "\n".join(_names()))
-    _write(out / "reference/errors.md", "# Errors and their cures\n\n" + "\n".join(_errors()))
+    _write(
+        out / "results/index.md",
+        "# Results\n\nWhat was measured, with the command that measures it.\n\n"
+        + "".join(map(_entry, results)),
+    )
+    _write(
+        out / "reference/commands.md",
+        "# Commands\n\nAll commands, with their options.\n\n"
+        + "\n".join(_commands(main, "securefl")),
+    )
+    _write(
+        out / "reference/settings.md",
+        "# Settings\n\nAll keys of a file of settings, by table and choice.\n\n"
+        + "\n".join(_settings()),
+    )
+    _write(
+        out / "reference/api.md",
+        "# Python\n\nAll names of the package, with examples.\n\n" + "\n".join(_names()),
+    )
+    _write(
+        out / "reference/errors.md",
+        "# Errors and their cures\n\nAll refusals, each with its way out.\n\n"
+        + "\n".join(_errors()),
+    )
+    _write(out / "llms.txt", "\n".join(_for_language_models(out)))
 
 
 def _write(path: Path, text: str) -> None:
@@ -148,8 +188,43 @@ def _number(value: float) -> str:
     return f"{value:,}" if float(value).is_integer() and value < 1e12 else f"{value:g}"
 
 
+def _for_language_models(pages: Path) -> Iterator[str]:
+    """Yield the lines of llms.txt (llmstxt.org): the site's pages, by section, with what each says.
+
+    Sections are those of the site's menu, and the results, which a short reading leaves out.
+    """
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    yield f"# {site['site_name']}\n\n> {site['site_description']}"
+    sections: dict[str, list[str]] = {"Start": []}
+    for entry in site["nav"]:
+        if isinstance(entry, str):
+            sections["Start"].append(entry)
+            continue
+        for title, of in entry.items():
+            sections[title] = of if isinstance(of, list) else [of]
+    results = sorted((pages / "results").glob("*.md"))
+    sections["Optional"] = [f"results/{page.name}" for page in results if page.stem != "index"]
+    for title, names in sections.items():
+        yield f"\n## {title}\n"
+        for name in names:
+            heading, _, text = (pages / name).read_text().partition("\n")
+            page = name.removesuffix(".md") + ".html"
+            said = _first_sentence(text)
+            yield f"- [{heading.removeprefix('# ')}]({page})" + (f": {said}" if said else "")
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence before a page's sections, without links; empty where none is."""
+    for paragraph in re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)[0].split("\n\n"):
+        if re.match(r"\n?(?!```)[\w*\"`\[(]", paragraph):
+            plain = _LINK.sub(lambda link: link[1].lstrip("!")[1:-1], " ".join(paragraph.split()))
+            return re.split(r"(?<=\.)\s+(?=\W*[A-Z])", plain)[0].removesuffix(":")
+    return ""
+
+
 def _names() -> Iterator[str]:
     """Yield a place for each public name, which mkdocstrings fills from its docstring."""
+    yield f"Each example goes on from here:\n\n```python\n{START}```\n"
     for name in sorted(securefl.__all__, key=str.lower):
         of = getattr(securefl, name)
         yield f"::: {of.__module__}.{name}\n"

@@ -45,7 +45,15 @@ from collections.abc import Sequence
 
 
 class SecureFLError(Exception):
-    """Base of every error below, for a caller to catch."""
+    """Base of every error below, for a caller to catch.
+
+    Examples:
+        >>> try:
+        ...     securefl.load_config(settings=["solver.mu=0.1"])
+        ... except securefl.SecureFLError as error:
+        ...     print(error)
+        solver.mu = 0.1 is read with solver.name = "fedprox" or "moon" alone, ...
+    """
 
 
 class ConfigError(SecureFLError, ValueError):

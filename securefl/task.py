@@ -52,6 +52,15 @@ class Task:
 
     Data are pairs (x, y) of tensors or numpy arrays, or torch Datasets of such pairs. Floats come
     in the model's type, and labels as int64; `clients` by name are a dict.
+
+    Examples:
+        >>> task = securefl.Task(model, clients, test)  # by name, or a list
+        >>> list(task.names)
+        ['north', 'south', 'east']
+        >>> own = {"north": test, "south": test, "east": test}
+        >>> task = securefl.Task(model, clients, test, client_tests=own, metric="balanced-accuracy")
+        >>> securefl.run(config, task).metric
+        'balanced-accuracy'
     """
 
     model: nn.Module

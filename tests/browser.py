@@ -61,9 +61,12 @@ class Browser:
         """Load a file in a window of this width, in CSS pixels, and wait until it is complete."""
         self.visit(page.as_uri(), width, media=media)
 
-    def visit(self, address: str, width: int = 1200, *, media: str = "screen") -> None:
-        """Load a page as `open` does a file."""
-        self.tell("Emulation.setEmulatedMedia", media=media)
+    def visit(
+        self, address: str, width: int = 1200, *, media: str = "screen", scheme: str = "light"
+    ) -> None:
+        """Load a page as `open` does a file, for a reader who asked for light or dark."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.tell("Emulation.setEmulatedMedia", media=media, features=features)
         screen = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
         self.tell("Emulation.setDeviceMetricsOverride", **screen)
         self._events.clear()

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from securefl_cli import audit_report
+from securefl_cli.completion import run_argument
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.own_data import Own, allowed_model_option, own_task_of, sites_option
 from securefl_cli.passphrase import read_passphrase
@@ -13,7 +14,7 @@ from securefl_cli.progress import steps_bar
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--quick/--full",
     default=True,

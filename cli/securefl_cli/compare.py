@@ -14,6 +14,7 @@ from rich.text import Text
 from securefl.errors import RunFolderError
 from securefl.io.text import printable
 from securefl_cli.as_json import json_option, say_json
+from securefl_cli.completion import complete_runs
 
 if TYPE_CHECKING:
     from securefl.federation.ledger import Ledger
@@ -94,7 +95,14 @@ def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN…", type=click.Path(path_type=Path))
+@click.argument(
+    "runs",
+    nargs=-1,
+    required=True,
+    metavar="RUN…",
+    type=click.Path(path_type=Path),
+    shell_complete=complete_runs,
+)
 @click.option(
     "--out",
     metavar="FILE",

@@ -22,6 +22,7 @@ from securefl.settings.clashes import require_global_model
 from securefl.settings.data_set import require_data_set
 from securefl.settings.load import load_config
 from securefl_cli.as_json import json_option, say_json
+from securefl_cli.completion import run_argument
 from securefl_cli.own_data import Own, allowed_model_option, sites_option
 from securefl_cli.progress import progress_bar
 
@@ -88,7 +89,7 @@ def note_untrained_statistics(config: Config) -> None:
 
 
 @click.command("evaluate")
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--data",
     "names",

@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 
 from securefl.export.formats import FORMATS
+from securefl_cli.completion import run_argument
 from securefl_cli.own_data import Own, allowed_model_option, sites_option
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--format",
     "name",
@@ -98,7 +99,7 @@ def export(  # noqa: PLR0913, PLR0917  (click gives each option)
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -22,7 +22,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 HOMES = {
     **{name: name for name in ("demo", "run", "data", "audit", "reproduce", "compare")},
     **{name: name for name in ("profiles", "keys", "privacy", "site", "nvflare", "status")},
-    **{name: name for name in ("report", "schema", "track", "watch")},
+    **{name: name for name in ("completion", "report", "schema", "track", "watch")},
     **dict.fromkeys(("export", "card"), "export"),
     **dict.fromkeys(("evaluate", "leave-one-out"), "evaluate"),
     **dict.fromkeys(("authority", "officer", "server"), "serve"),

@@ -15,6 +15,7 @@ from rich.table import Table
 from securefl.errors import ConfigError
 from securefl.settings.load import load_config
 from securefl_cli.as_json import json_option, say_json
+from securefl_cli.completion import complete_runs
 
 if TYPE_CHECKING:
     from securefl.privacy.history import History
@@ -152,7 +153,7 @@ def cost(
 
 
 @privacy.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=complete_runs)
 @json_option
 def show(run: Path, as_json: bool) -> None:
     """Print what a run has spent so far, and what that protects from whom.

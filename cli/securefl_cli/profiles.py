@@ -14,6 +14,7 @@ from rich.text import Text
 from securefl.errors import RunFolderError
 from securefl.io.text import printable
 from securefl_cli.as_json import json_option, say_json
+from securefl_cli.completion import run_argument
 
 if TYPE_CHECKING:
     from securefl.report.selection import ClientLine, QualityLine
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @json_option
 def profiles(run_folder: Path, as_json: bool) -> None:
     """Print a run's clients: how often each was selected, and its last divergence and score.

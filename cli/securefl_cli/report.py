@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.errors import RunFolderError
+from securefl_cli.completion import run_argument
 
 if TYPE_CHECKING:
     from securefl.runs.folder_reader import RunRecord
@@ -32,7 +33,7 @@ def write_report(record: RunRecord, out: Path | None = None) -> Path:
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),

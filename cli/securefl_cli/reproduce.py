@@ -17,6 +17,7 @@ from securefl.recipes.recipe import Recipe, load_recipe, slug
 from securefl.settings.load import read_tables
 from securefl.settings.reasons import suggestion
 from securefl_cli.as_json import json_option, say_json
+from securefl_cli.completion import any_of
 from securefl_cli.progress import table_bar
 
 if TYPE_CHECKING:
@@ -55,7 +56,12 @@ WIDE = 1000
 
 
 @click.command()
-@click.argument("name", metavar="[RECIPE]", required=False)
+@click.argument(
+    "name",
+    metavar="[RECIPE]",
+    required=False,
+    shell_complete=any_of(lambda: shipped_recipes("digits")),
+)
 @click.option("--scale", type=click.Choice(SCALES), default="digits", show_default=True)
 @click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each cell; else the recipe's.")
 @click.option(

@@ -9,6 +9,7 @@ from securefl.io.files import read_bounded, write_whole
 from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.bodies import MAX_BUNDLE
 from securefl.network.bundle_keeper import BundleKeeper
+from securefl.runs.folder_reader import is_finished
 from securefl.runs.folder_writer import RunFolder
 from securefl.settings.digests import settings_digest, study_digest
 from securefl.settings.tables import Config
@@ -90,7 +91,7 @@ def rounds_left(
     Raises as `RunFolder.begun_or_new`.
     """
     folder = RunFolder.begun_or_new(path, config, admitted)
-    if folder.is_finished():  # a server that was killed at its end is started again
+    if is_finished(folder.path):  # a server that was killed at its end is started again
         say(f"Run folder: {path}, complete: no round is left")
         yield None
         return

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, get_args
 
 import click
 
@@ -16,7 +16,10 @@ from securefl.errors import ConfigError, KeyFileError, RunFolderError
 from securefl.settings.axes import NORMALISATIONS, REFINEMENTS, SELECTORS, SERVERS, SOLVERS
 from securefl.settings.data_set import require_run
 from securefl.settings.load import load_config
+from securefl.settings.models import MODELS, NormName
+from securefl.settings.tables import RunTable
 from securefl_cli.compare import print_runs
+from securefl_cli.completion import any_of, complete_runs
 from securefl_cli.connection import ended_by_sigterm
 from securefl_cli.options import settings_of
 from securefl_cli.own_data import Own, sites_option
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--dataset",
+    shell_complete=any_of(DATA_SETS.keys),
     help=f"{', '.join(DATA_SETS)}; a client per domain: {', '.join(names_by_domain())}",
 )
 @click.option(
@@ -63,13 +67,34 @@ if TYPE_CHECKING:
 @click.option("--leave-out", help="noise, fog, a folder: clients that do not train.")
 @click.option(
     "--algorithm",
+    shell_complete=any_of(NORMALISATIONS.names),
     help=f"{', '.join(NORMALISATIONS.names())}, or MODULE:CLASS of your own",
 )
-@click.option("--solver", help=f"{', '.join(SOLVERS.names())}, or MODULE:CLASS of your own")
-@click.option("--server", help=f"{', '.join(SERVERS.names())}, or MODULE:CLASS of your own")
-@click.option("--fnr", help=", ".join(REFINEMENTS.names()))
-@click.option("--model", help="mlp, cnn, resnet20, alexnet or unet; MODULE:FUNCTION with --site")
-@click.option("--norm", help="batch, group, layer, instance, group-ws, scaled-ws or fixup")
+@click.option(
+    "--solver",
+    shell_complete=any_of(SOLVERS.names),
+    help=f"{', '.join(SOLVERS.names())}, or MODULE:CLASS of your own",
+)
+@click.option(
+    "--server",
+    shell_complete=any_of(SERVERS.names),
+    help=f"{', '.join(SERVERS.names())}, or MODULE:CLASS of your own",
+)
+@click.option(
+    "--fnr",
+    shell_complete=any_of(REFINEMENTS.names),
+    help=", ".join(REFINEMENTS.names()),
+)
+@click.option(
+    "--model",
+    shell_complete=any_of(MODELS.keys),
+    help="mlp, cnn, resnet20, alexnet or unet; MODULE:FUNCTION with --site",
+)
+@click.option(
+    "--norm",
+    shell_complete=any_of(lambda: get_args(NormName)),
+    help="batch, group, layer, instance, group-ws, scaled-ws or fixup",
+)
 @click.option(
     "--rounds",
     type=int,
@@ -78,6 +103,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--engine",
+    shell_complete=any_of(lambda: get_args(RunTable.model_fields["engine"].annotation)),
     help="How clients are simulated: sequential (one after the other), vectorised (side by side), "
     "parallel (in processes, as many as --set run.workers=N), ray (the same, on the machines of a "
     "Ray cluster), or auto, which says what it takes. "
@@ -85,6 +111,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--select",
+    shell_complete=any_of(SELECTORS.names),
     metavar="NAME[:KEY=VALUE,...]",
     help=f"{', '.join(SELECTORS.names())}, or MODULE:CLASS of your own, with other keys of "
     "[selection]: fedprof:alpha=10,fraction=0.1",
@@ -151,6 +178,7 @@ if TYPE_CHECKING:
     "--resume",
     "resumed",
     type=click.Path(path_type=Path),
+    shell_complete=complete_runs,
     metavar="RUN",
     help="Go on with an interrupted run, or as the server of a federation's; takes no other "
     "setting.",

@@ -9,6 +9,7 @@ import click
 
 from securefl.io.text import printable
 from securefl_cli.as_json import json_option, say_json
+from securefl_cli.completion import complete_runs
 
 if TYPE_CHECKING:
     from securefl.runs.status import RunStatus
@@ -21,7 +22,7 @@ _AT_WORK = {
 
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path), shell_complete=complete_runs)
 @json_option
 def status(run: Path, as_json: bool) -> None:
     """Show how the run in the folder RUN stands: its round, who takes part, and who is missing.

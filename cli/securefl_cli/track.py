@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from securefl_cli.completion import run_argument
+
 if TYPE_CHECKING:
     from securefl.trackers.tracker import Tracker
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--tensorboard",
     "folder",

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from securefl_cli.completion import run_argument
 from securefl_cli.progress import progress_bar
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--port",
     default=0,
@@ -30,9 +31,8 @@ def watch(run_folder: Path, port: int, once: bool) -> None:
       securefl watch runs/first --port 8080 --once
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.report.watching import FollowedRun, watching
-    from securefl.runs.folder_reader import read_config
+    from securefl.runs.folder_reader import is_finished, read_config
     from securefl.runs.follow import follow
-    from securefl.runs.status import status_of
 
     config = read_config(run_folder)
     watched = FollowedRun(config.name, config.run.rounds)
@@ -43,8 +43,7 @@ def watch(run_folder: Path, port: int, once: bool) -> None:
             for metrics in follow(run_folder):
                 watched.seen.append(metrics)
                 advance(metrics)
-        state = status_of(run_folder).state
-        watched.ended = f"the run is {state}" if state == "complete" else "the run has stopped"
+        watched.ended = "the run " + ("is complete" if is_finished(run_folder) else "has stopped")
         click.echo(f"{watched.state(watched.seen)}.")
         if not once:
             click.echo("The page stays until Ctrl-C.")

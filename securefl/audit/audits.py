@@ -116,6 +116,13 @@ def audit_run(
         ConfigError: the run had a task of its own and `task` is None, or the other way round, or
             `task` is another than the run's; or it trained no global model.
         RunFolderError: no run's folder, an unfinished or a damaged one.
+
+    Examples:
+        >>> findings = securefl.audit_run("runs/first", task=task)  # takes minutes
+        >>> verdicts = {section.title: section.verdict for section in findings.sections}
+        >>> from pathlib import Path
+        >>> Path("audit.json").write_bytes(findings.to_json()) > 0
+        True
     """
     run = read_run(Path(folder))
     if task is None and RunFolder(Path(folder)).has_own_task():

@@ -28,10 +28,7 @@ N_ELSEWHERE = 2
 
 
 def task_of_sites(config: Config, files: Mapping[str, Path | str]) -> Task:
-    """Build the task of a rehearsal: all sites' own data on one machine.
-
-        files = {"north": "north/site.toml", "south": "south/site.toml"}
-        securefl.run(config, securefl.task_of_sites(config, files))
+    r"""Build the task of a rehearsal: all sites' own data on one machine.
 
     Args:
         config: settings with a table `[samples]`, and the sites' names in `data.names`.
@@ -41,6 +38,17 @@ def task_of_sites(config: Config, files: Mapping[str, Path | str]) -> Task:
     Raises:
         ConfigError: the settings have no `[samples]` or no names, or the files are of other sites.
         DataError: as `load_site`.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> files = {name: Path(f"{name}.toml") for name in ("north", "south", "east")}
+        >>> for name, path in files.items():
+        ...     _ = path.write_text(f'train = "{name}.csv"\ntest = 0.25\n')
+        ...     _ = Path(f"{name}.csv").write_text("age,ill\n" + "40,no\n70,yes\n" * 20)
+        >>> names, columns = 'data.names=["north", "south", "east"]', 'samples.columns=["age"]'
+        >>> target = ["samples.target=ill", 'samples.classes=["no", "yes"]', "samples.most=100"]
+        >>> config = securefl.load_config(settings=["run.rounds=2", names, columns, *target])
+        >>> result = securefl.run(config, securefl.task_of_sites(config, files))
     """
     if missing := sorted({*config.data.names} - {*files}):
         raise ConfigError(

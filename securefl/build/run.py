@@ -42,6 +42,16 @@ def run(  # noqa: PLR0913  (what a run may be given)
         ConfigError, DataError: before anything is written.
         Diverged, OpeningRefused, MessageRefused, RunFolderError: the folder then holds all rounds
             before.
+
+    Examples:
+        >>> task = securefl.Task(model, clients, test)
+        >>> config = securefl.load_config(settings=["run.rounds=3", "train.lr=0.1"])
+        >>> result = securefl.run(config, task, on_round=lambda metrics: print(metrics.round))
+        1
+        2
+        3
+        >>> 0 <= result.accuracy <= 1
+        True
     """
     _require(config, Config, "config", 'securefl.load_config(settings=["train.lr=0.1"])')
     _require_task(task, keys)
@@ -80,6 +90,16 @@ def resume(  # noqa: PLR0913  (as `run`)
             `task` is another than the run's.
         RunFolderError: no run's folder, a damaged one, one that another process writes, or a run
             that is complete.
+
+    Examples:
+        >>> def crash(metrics):
+        ...     raise KeyboardInterrupt
+        >>> try:
+        ...     securefl.run(config, task, out="runs/stopped", on_round=crash)
+        ... except KeyboardInterrupt:
+        ...     result = securefl.resume("runs/stopped", task)
+        >>> [of.round for of in result.metrics]
+        [1, 2]
     """
     _require_task(task, keys)
     config = read_config(Path(folder))

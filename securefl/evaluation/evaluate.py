@@ -70,6 +70,11 @@ def evaluate(
             of its own.
         DataError: data or a model that cannot be used; no BN layer to adapt.
         RunFolderError: no run's folder, an unfinished or a damaged one.
+
+    Examples:
+        >>> securefl.evaluate(result, test).value == result.score  # or a model, or a run's folder
+        True
+        >>> adapted = securefl.evaluate(model, test, adapt_bn=0.9)
     """
     check_batch_size(batch_size)
     if not isinstance(model, nn.Module):
@@ -95,7 +100,15 @@ def evaluate(
 # Two are compared by identity: tensors have no single truth value to compare by.
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """Settings, task and model of a finished run."""
+    """Settings, task and model of a finished run.
+
+    Examples:
+        >>> trained = securefl.load_trained("runs/first", task)
+        >>> trained.config.run.rounds, trained.own
+        (2, False)
+        >>> trained.model(test[0]).shape
+        torch.Size([80, 2])
+    """
 
     config: Config
     task: Task
@@ -121,6 +134,11 @@ def load_trained(
             `task` is another than the run's; or it trained no global model.
         RunFolderError: no run's folder, an unfinished or a damaged one, or another model's; `own`
             is no part of it.
+
+    Examples:
+        >>> trained = securefl.load_trained("runs/first", task)
+        >>> securefl.evaluate(trained, test).value == result.score
+        True
     """
     folder = Path(folder)
     config = read_config(folder)

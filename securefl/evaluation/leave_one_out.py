@@ -25,7 +25,7 @@ from securefl.evaluation.evaluate import (
 from securefl.io.text import MAX_FOLDER_BYTES, can_name_a_folder
 from securefl.norms.adapted import adapted_batch_norm
 from securefl.report.external import ExternalScore, LeaveOneOut
-from securefl.runs.folder_reader import holds_run, read_config, read_run
+from securefl.runs.folder_reader import holds_run, is_finished, read_config, read_run
 from securefl.runs.folder_writer import RunFolder, write_atomically
 from securefl.runs.loop import OnRound
 from securefl.settings.clashes import require_global_model
@@ -68,6 +68,13 @@ def leave_one_out(
         DataError: a model without BN, or data that cannot be used.
         RunFolderError: a run of other settings is in the way, or a folder cannot be written.
         Diverged: a run has; its folder holds the rounds before.
+
+    Examples:
+        >>> corruptions = 'data.corruptions=["gaussian_noise", "fog", "contrast", "zoom_blur"]'
+        >>> config = securefl.load_config(settings=["run.rounds=1", corruptions])
+        >>> report = securefl.leave_one_out(config, "runs/unseen", adapt_bn=0.9)
+        >>> 0 <= report.score <= 1 and 0 <= report.adapted <= 1  # without adapting, and with
+        True
     """
     check_batch_size(batch_size)
     require_global_model(config)
@@ -141,7 +148,7 @@ def _train(domain: str, settings: Config, task: Task | None, folder: Path, watch
     if not holds_run(folder):
         with watch(domain, settings.run.rounds, 0) as on_round:
             run(settings, task, out=folder, on_round=on_round)
-    elif not RunFolder(folder).is_finished():
+    elif not is_finished(folder):
         done = len(read_run(folder).metrics)
         with watch(domain, settings.run.rounds, done) as on_round:
             resume(folder, task, on_round=on_round)

@@ -10,14 +10,22 @@ from securefl.runs.folder_writer import RunFolder
 from securefl.types import NamedTensors
 
 
-def own_part(folder: Path, client: str) -> NamedTensors:
+def own_part(folder: Path | str, client: str) -> NamedTensors:
     """Return what a client of a simulation keeps to itself of the model, from the run's folder.
 
     Raises:
         ConfigError: this client keeps nothing there.
         RunFolderError: no run's folder, or a damaged one.
+
+    Examples:
+        >>> config = securefl.load_config(settings=["algorithm.name=fedbn", "run.rounds=2"])
+        >>> result = securefl.run(config, task, out="runs/local")
+        >>> part = securefl.own_part("runs/local", "north")
+        >>> sorted(part)[:2]
+        ['1.bias', '1.running_mean']
+        >>> north = securefl.load_trained("runs/local", task, own=part).model
     """
-    checkpoint = RunFolder(folder).checkpoint()
+    checkpoint = RunFolder(Path(folder)).checkpoint()
     client_states = {} if checkpoint is None else checkpoint.client_states
     with_own = sorted(name for name, client_state in client_states.items() if client_state.scored)
     if client not in with_own:

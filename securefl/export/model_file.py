@@ -49,6 +49,13 @@ def export_model(
             missing; the run trained no global model.
         DataError: torch cannot trace the model.
         RunFolderError: no run's folder, an unfinished or a damaged one.
+
+    Examples:
+        >>> securefl.export_model(result, "model.safetensors").name
+        'model.safetensors'
+        >>> from safetensors.torch import load_file
+        >>> sorted(load_file("model.safetensors"))[:2]
+        ['0.bias', '0.weight']
     """
     path = Path(path)
     chosen = FORMATS[format] if format in FORMATS else _by_ending(path, format)

@@ -1,12 +1,16 @@
 """Lines of a log of openings, which an authority, an officer, and whoever opens write."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from securefl.errors import MessageRefused, OpeningRefused
 from securefl.federation.ledger import utc_now
-from securefl.federation.message import Expected
+
+if TYPE_CHECKING:
+    from securefl.federation.message import Expected
 
 Result = TypeVar("Result")
 
@@ -38,7 +42,7 @@ class Opening:
     @classmethod
     def of(
         cls, expected: Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
-    ) -> "Opening":
+    ) -> Opening:
         """Return the line of a total that was asked for."""
         about = expected.round, expected.name, expected.n_values
         key = expected.key_id, expected.epoch

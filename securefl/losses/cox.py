@@ -27,6 +27,12 @@ def cox_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
     Raises:
         DataError: outputs or targets of another form.
+
+    Examples:
+        >>> targets = torch.tensor([[1.0, 1.0], [2.0, 1.0], [3.0, 0.0]])  # (time, event)
+        >>> good, bad = torch.tensor([2.0, 1.0, 0.0]), torch.tensor([0.0, 1.0, 2.0])
+        >>> (securefl.cox_loss(good, targets) < securefl.cox_loss(bad, targets)).item()
+        True
     """
     n = len(targets)
     if targets.shape != (n, 2) or outputs.shape not in {(n,), (n, 1)}:

@@ -32,6 +32,14 @@ def dice_loss(
 
     Raises:
         DataError: outputs or targets of another shape.
+
+    Examples:
+        >>> mask = torch.tensor([[[0, 1], [1, 1]]])  # a picture of 2 x 2 pixels, two classes
+        >>> logits = 20.0 * nn.functional.one_hot(mask).movedim(-1, 1).float()
+        >>> round(securefl.dice_loss(logits, mask).item(), 4)
+        0.0
+        >>> round(securefl.dice_loss(-logits, mask).item(), 1)  # 20 of cross entropy, 0.8 of Dice
+        20.8
     """
     n_classes = outputs.shape[1] if outputs.dim() > 2 else 0
     if n_classes < 2 or outputs.shape[:1] + outputs.shape[2:] != targets.shape:

@@ -28,6 +28,13 @@ def convert_norm(model: nn.Module, to: str, groups: int = 2) -> nn.Module:
     Raises:
         ConfigError: no such norm, or none that a finished model can be converted to.
         DataError: the model has no BN layer, or a layer cannot be converted; the message names it.
+
+    Examples:
+        >>> grouped = securefl.convert_norm(model, "group", groups=4)
+        >>> grouped[1]
+        GroupNorm(4, 8, ...)
+        >>> config = securefl.load_config(settings=["algorithm.name=fedavg", "run.rounds=2"])
+        >>> result = securefl.run(config, securefl.Task(grouped, clients, test))
     """
     _check_target(to, groups)
     _check_layers(_places(model), model)

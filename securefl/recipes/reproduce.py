@@ -10,8 +10,13 @@ from securefl.recipes.figures import RunFigures
 from securefl.recipes.quantities import Measure
 from securefl.recipes.recipe import Cell, Recipe
 from securefl.recipes.table import MeasuredCell, NoValue, RecipeTable, Value
-from securefl.runs.folder_reader import RoundMetrics, holds_run, read_config, read_metrics
-from securefl.runs.folder_writer import RunFolder
+from securefl.runs.folder_reader import (
+    RoundMetrics,
+    holds_run,
+    is_finished,
+    read_config,
+    read_metrics,
+)
 from securefl.settings.tables import Config
 
 
@@ -85,7 +90,7 @@ def _complete(one: PlannedRun, on_run: OnRun) -> bool:
     try:
         if not started:
             run(one.config, out=one.folder, on_round=on_round)
-        elif not RunFolder(one.folder).is_finished():
+        elif not is_finished(one.folder):
             resume(one.folder, on_round=on_round)
     except Diverged:
         return False

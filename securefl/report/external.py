@@ -24,7 +24,17 @@ class ExternalScore:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOneOut:
-    """Scores of all folds."""
+    """Scores of all folds.
+
+    Examples:
+        >>> corruptions = 'data.corruptions=["gaussian_noise", "fog", "contrast", "zoom_blur"]'
+        >>> config = securefl.load_config(settings=["run.rounds=1", corruptions])
+        >>> report = securefl.leave_one_out(config, "runs/unseen")
+        >>> [of.client for of in report.scores]
+        ['gaussian_noise', 'fog', 'contrast', 'zoom_blur']
+        >>> print(report.to_markdown())
+        | Left out | External client | Samples | Accuracy, global statistics | Adapted, τ = 0.9, ...
+    """
 
     config: Config
     adapt_bn: float

@@ -1,6 +1,7 @@
 """Reader of a run's folder: its files, their rows, and the run as a whole."""
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -189,6 +190,36 @@ def holds_run(path: Path) -> bool:
 
 MAX_JOINED_BYTES = 2**20
 _JOINED = TypeAdapter(dict[str, Annotated[int, Field(strict=True, ge=1, lt=2**31)]])
+
+
+def is_finished(path: Path) -> bool:
+    """Return whether the run's model and pictures are written, too."""
+    return all((path / name).exists() for name in (MODEL, TRAFFIC))
+
+
+def is_at_work(path: Path) -> bool | None:
+    """Return whether a process has the lock of a run's folder; None where nobody can tell.
+
+    A lock that is shared for a moment finds out; whoever begins just then is told to come again.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 -- Windows has none
+    except ImportError:
+        return None
+    try:
+        handle = os.open(path / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunFolderError(f"{path / LOCK}: cannot be read ({reason})") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def read_joined(path: Path) -> dict[str, int]:

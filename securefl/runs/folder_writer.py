@@ -57,9 +57,9 @@ from securefl.runs.folder_reader import (
     SELECTIONS,
     SERVER,
     TASK,
-    TRAFFIC,
     RoundMetrics,
     holds_run,
+    is_finished,
     read_config,
     read_joined,
     read_rows,
@@ -216,10 +216,6 @@ class RunFolder:
         """
         path = self.path / SERVER
         return read_server_start(path) if path.exists() else None
-
-    def is_finished(self) -> bool:
-        """Return whether model and pictures are written, too."""
-        return all((self.path / name).exists() for name in (MODEL, TRAFFIC))
 
     def _environment(self) -> Environment:
         return read_environment(self.path / ENVIRONMENT)
@@ -423,7 +419,7 @@ def server_needed(folder: Path) -> str:
 def way_on(path: Path) -> str:
     """Return the call that continues the run in this folder; empty where there is none."""
     folder = RunFolder(path)
-    if not holds_run(path) or folder.is_finished():
+    if not holds_run(path) or is_finished(path):
         return ""
     if (path / SERVER).exists():
         return f"`securefl run --resume {path}`"

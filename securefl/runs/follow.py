@@ -9,9 +9,14 @@ from pydantic import TypeAdapter
 from securefl.errors import RunFolderError
 from securefl.io.files import read_lines
 from securefl.io.json import parsed
-from securefl.runs.folder_reader import METRICS, RoundMetrics, read_config, read_soundly
-from securefl.runs.folder_writer import RunFolder
-from securefl.runs.status import is_at_work
+from securefl.runs.folder_reader import (
+    METRICS,
+    RoundMetrics,
+    is_at_work,
+    is_finished,
+    read_config,
+    read_soundly,
+)
 
 _ROUND = TypeAdapter(RoundMetrics)
 
@@ -28,7 +33,7 @@ def follow(path: Path, pause_s: float = 1.0) -> Iterator[RoundMetrics]:
     read_config(path)
     file, at, last = path / METRICS, 0, 0
     while True:
-        working = is_at_work(path) is not False and not RunFolder(path).is_finished()
+        working = is_at_work(path) is not False and not is_finished(path)
         length = file.stat().st_size if file.is_file() else 0
         if length < at:  # resumed: the lines of a round that did not count are gone
             at = 0

@@ -55,6 +55,7 @@ from securefl.runs.folder_reader import (
     ClientScore,
     RoundMetrics,
     best_of,
+    is_finished,
     read_metrics,
 )
 from securefl.runs.frame import frame
@@ -82,7 +83,16 @@ OnEnd = Callable[["Result"], None]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Result:
-    """Result of a run, in memory."""
+    """Result of a run, in memory.
+
+    Examples:
+        >>> result.metric, len(result.metrics), len(result.openings) > 0
+        ('accuracy', 2, True)
+        >>> result.best.score >= result.score
+        True
+        >>> rows = result.frame()  # a row for each round: pandas, or a list of dicts without it
+        >>> probabilities = result.model.eval()(test[0]).softmax(dim=1)
+    """
 
     config: Config
     model: nn.Module
@@ -327,7 +337,7 @@ class Rounds:
         before = [m for m in read_metrics(folder.path) if m.round <= self.round]
         self.take_over(before, folder.history())
         folder.rewind(self.round)
-        if self.complete and folder.is_finished():
+        if self.complete and is_finished(folder.path):
             done = self.stopped or f"complete, all {self.config.run.rounds} rounds"
             raise RunFolderError(f"{folder.path}: this run is {done}")
         self._keep_best(folder)  # the run may have ended before it was written

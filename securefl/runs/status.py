@@ -3,7 +3,6 @@
 Reading changes nothing. A server's folder and a simulation's have the same files.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,9 +21,10 @@ from securefl.runs.folder_reader import (
     CHECKPOINT,
     INCIDENTS,
     LEDGER,
-    LOCK,
     SELECTIONS,
     best_of,
+    is_at_work,
+    is_finished,
     read_config,
     read_metrics,
     read_rows,
@@ -106,8 +106,8 @@ def status_of(path: Path) -> RunStatus:
     if n_done and not config.selection.selects:  # a round asks all that are named
         there = {*senders, *present, *told}
         missing |= {name: NOT_THERE for name in config.data.names or () if name not in there}
-    state: State = "running" if at_work else "complete" if folder.is_finished() else "stopped"
-    rounds = n_done if folder.is_finished() else config.run.rounds
+    state: State = "running" if at_work else "complete" if is_finished(path) else "stopped"
+    rounds = n_done if is_finished(path) else config.run.rounds
     return RunStatus(
         folder=str(path),
         name=config.name,
@@ -130,31 +130,6 @@ def status_of(path: Path) -> RunStatus:
         officers=config.exchange.officers,
         officers_needed=config.exchange.needed,
     )
-
-
-def is_at_work(path: Path) -> bool | None:
-    """Return whether a process has the lock of a run's folder; None where nobody can tell.
-
-    A lock that is shared for a moment finds out; whoever begins just then is told to come again.
-    """
-    try:
-        import fcntl  # noqa: PLC0415 -- Windows has none
-    except ImportError:
-        return None
-    try:
-        handle = os.open(path / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        reason = error.strerror or error
-        raise RunFolderError(f"{path / LOCK}: cannot be read ({reason})") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
 
 
 def _messages(path: Path, round_number: int) -> tuple[tuple[str, ...], int, int]:

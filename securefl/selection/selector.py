@@ -68,6 +68,15 @@ class Selector(SelectorChoice):
     """A selector with its settings: the fields of its class are keys of the table `[selection]`.
 
     The same standing and random state give the same clients.
+
+    Examples:
+        >>> class LongestAway(securefl.Selector):
+        ...     def select(self, standing, n, rng):
+        ...         waited = standing.rounds_waited
+        ...         return tuple(sorted(standing.clients, key=lambda c: -waited.get(c, 0))[:n])
+        >>> task = securefl.Task(model, clients, test, choices=[LongestAway()])
+        >>> securefl.run(config, task).participants[0].selected  # how often each counts
+        {'north': 1, 'south': 1, 'east': 1}
     """
 
     @abstractmethod

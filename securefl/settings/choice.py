@@ -23,7 +23,15 @@ _ALLOWED: set[str] = set()
 
 
 def allow_code(name: str) -> None:
-    """Let settings load this code, `module:Class`, which runs its module in this process."""
+    """Let settings load this code, `module:Class`, which runs its module in this process.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> _ = Path("job.toml").write_text('solver.name = "mine:Mine"')
+        >>> securefl.allow_code("mine:Mine")  # you have read mine.py, and know what it runs
+        >>> securefl.load_config("job.toml").solver.name
+        'mine:Mine'
+    """
     _ALLOWED.add(name)
 
 

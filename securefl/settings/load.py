@@ -32,6 +32,13 @@ def load_config(path: Path | str | None = None, settings: Iterable[str] = ()) ->
     Raises:
         ConfigError: no such file, no TOML, an unknown key (with a suggestion), a value that does
             not fit, or settings that do not go together.
+
+    Examples:
+        >>> config = securefl.load_config(settings=["run.rounds=30", "algorithm.name=fixbn"])
+        >>> config.algorithm.name, config.run.rounds
+        ('fixbn', 30)
+        >>> securefl.load_config("runs/first/config.json").run.rounds  # of an earlier run
+        2
     """
     tables = read_tables(Path(path)) if path else {}
     for setting in settings:

@@ -40,6 +40,7 @@ def settings_schema() -> dict[str, Any]:
             if key in texts:
                 of["description"] = texts[key]
     schema = defs.pop("Config")
+    schema["description"] = schema["description"].partition("\n\nExamples:")[0]
     for axis in AXES:
         for kind in (of_axis := choices[axis.table]):
             _fix_name(axis, one := defs[kind.__name__])

@@ -284,7 +284,16 @@ class ExchangeTable(Table):
 
 
 class Config(Table):
-    """A whole run."""
+    """A whole run.
+
+    Examples:
+        >>> config = securefl.Config()  # the demo's job
+        >>> config.algorithm.name, config.run.rounds
+        ('fedtan', 200)
+        >>> config = securefl.load_config(settings=["solver.name=fedprox", "solver.mu=0.1"])
+        >>> config.solver.mu
+        0.1
+    """
 
     run: RunTable = RunTable()
     data: DataTable = DataTable()

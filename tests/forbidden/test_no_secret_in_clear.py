@@ -1,4 +1,4 @@
-"""The README's six commands, and not one byte of a secret anywhere in what they leave behind."""
+"""Six commands of a page, and not one byte of a secret anywhere in what they leave behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from securefl_keys.loading import load_all
 from securefl_keys.party_certificates import transport_key
 from securefl_keys.sealed_keys import SealedKey, open_secret
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/simulations.md"
 PASSPHRASE = "nobody would guess these words"
 CLIENTS = ("alice", "bob", "carol")
 QUICK = ["--rounds", "2"]
@@ -38,8 +38,8 @@ for number, arguments in enumerate(json.loads(sys.argv[1]), start=1):
 
 
 def commands():
-    """Of the README's section on a consortium's keys, without their comments."""
-    section = README.read_text().split("**A consortium's keys.**")[1]
+    """Of its section on a consortium's keys, without their comments."""
+    section = PAGE.read_text().split("## Under a consortium's keys")[1]
     block = re.search(r"```\n(.*?)```", section, re.DOTALL).group(1)
     return [shlex.split(line, comments=True) for line in block.splitlines()]
 
@@ -110,7 +110,7 @@ def found_in(content, secrets):
 
 
 def test_six_commands_set_up_a_consortium_and_run_an_encrypted_job(site):
-    """As the README prints them; the run is the clients', under the consortium's keys."""
+    """As the page prints them; the run is the clients', under the consortium's keys."""
     assert len(commands()) <= 6
     said = (site / "said.txt").read_text()
     assert "sign contributions as alice" in said

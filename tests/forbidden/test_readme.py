@@ -1,4 +1,4 @@
-"""The README promises no command that fails, and no number that another page does not have."""
+"""README and docs/simulations.md promise no command that fails, and no number that no page has."""
 
 from __future__ import annotations
 
@@ -17,13 +17,21 @@ from securefl_cli.options import KEYS, TABLES, settings_of
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```\w*\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-COMMANDS = [
-    shlex.split(line, comments=True)[1:]
-    for block in BLOCKS
-    for line in block.splitlines()
-    if line.startswith("securefl ")
-]
+SIMULATIONS = (ROOT / "docs/simulations.md").read_text()
+
+
+def blocks(page):
+    return re.findall(r"^```\w*\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+
+
+def commands(page):
+    lines = [line for block in blocks(page) for line in block.splitlines()]
+    return [shlex.split(of, comments=True)[1:] for of in lines if of.startswith("securefl ")]
+
+
+COMMANDS = {"README": commands(README), "simulations": commands(SIMULATIONS)}
+PARTIES = ("server", "authority", "site")
+"""Commands that each party of a consortium runs."""
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 WRITTEN = {"out", "plot", "init directory", "request names", "track folder"}
 """Parameters that name what a command makes; by the command where others read by that name."""
@@ -54,10 +62,19 @@ def paths(context):
 
 def test_there_are_commands():
     """The tests below look at something."""
-    assert len(COMMANDS) > 20
+    assert len(COMMANDS["README"]) == 5
+    assert len(COMMANDS["simulations"]) > 20
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_consortiums_three_lines_are_those_of_the_page_of_processes():
+    """Whose keys and settings that page makes."""
+    there = (ROOT / "docs/processes.md").read_text().splitlines()
+    lines = [line for block in blocks(README) for line in block.splitlines()]
+    three = [line for line in lines if line.split()[1:2] and line.split()[1] in PARTIES]
+    assert [line in there for line in three] == [True] * 3
+
+
+@pytest.mark.parametrize("arguments", [*COMMANDS["README"], *COMMANDS["simulations"]], ids=" ".join)
 def test_each_command_parses(arguments):
     """Its options exist, and the settings that it stands for go together."""
     context = parsed(arguments)
@@ -68,10 +85,11 @@ def test_each_command_parses(arguments):
         load_config(config and ROOT / config, [*settings_of(options), *settings])
 
 
-def test_what_a_command_reads_an_earlier_one_has_written():
+@pytest.mark.parametrize("page", COMMANDS)
+def test_what_a_command_reads_an_earlier_one_has_written(page):
     """In a fresh checkout all work in the order they stand in, and none writes what is there."""
     made: set[Path] = set()
-    for arguments in COMMANDS:
+    for arguments in (of for of in COMMANDS[page] if of[0] not in PARTIES):
         written, read = paths(parsed(arguments))
         for path in read:
             there = (ROOT / path).exists() or made & {path, *path.parents}
@@ -82,8 +100,8 @@ def test_what_a_command_reads_an_earlier_one_has_written():
 
 def test_axes_are_as_many_as_rows():
     """Of the table of algorithms."""
-    (said,) = re.findall(r"\*\*Algorithms\.\*\* (\w+) axes", README)
-    table = README.split("| axis | setting | choices |\n")[1].split("\n\n")[0]
+    (said,) = re.findall(r"## Choices\n(\w+) axes", SIMULATIONS)
+    table = SIMULATIONS.split("| axis | setting | choices |\n")[1].split("\n\n")[0]
     assert len(table.splitlines()) - 1 == NUMBERS.index(said.lower())
 
 
@@ -92,9 +110,9 @@ AXES_BY_TABLE = pytest.mark.parametrize("axis", OPEN, ids=lambda axis: axis.tabl
 
 
 @AXES_BY_TABLE
-def test_the_readme_lists_the_choices_of_each_axis(axis):
+def test_the_page_lists_the_choices_of_each_axis(axis):
     """All of ours, and no other."""
-    row = next(line for line in README.splitlines() if f"| `{axis.table}.name` |" in line)
+    row = next(line for line in SIMULATIONS.splitlines() if f"| `{axis.table}.name` |" in line)
     assert {*re.findall(r"`([\w-]+)`", row.split("|")[3])} == {*axis.own()}
 
 
@@ -110,13 +128,13 @@ def test_the_example_lists_the_choices_of_each_axis(axis):
 
 def test_what_the_demo_prints_fits_80_columns():
     """As it is shown, a terminal of the usual width shows it."""
-    (block,) = (block for block in BLOCKS if "FedAvg + GN" in block)
+    (block,) = (block for block in blocks(SIMULATIONS) if "FedAvg + GN" in block)
     assert max(map(len, block.splitlines())) <= 80
 
 
 def test_the_python_example_is_the_one_that_is_tested():
     """examples/own_model.py, which another test runs."""
-    (block,) = (block for block in BLOCKS if block.startswith("import torch"))
+    (block,) = (block for block in blocks(README) if block.startswith("import torch"))
     script = (ROOT / "examples/own_model.py").read_text().split('"""\n\n')[1]
     assert block == script.replace("  # noqa: T201", "")
 
@@ -130,7 +148,7 @@ def test_group_normalisation_is_answered_with_the_means_of_five_seeds():
         )
         if len(cells) > 3
     }
-    answer = " ".join(README.split("**Why not group normalisation?**")[1].split("\n\n")[0].split())
+    answer = " ".join(README.split("## Why not group normalisation?")[1].split("\n\n")[0].split())
     (gn, gn_std, slow, slow_std), (tan, tan_std, quick, quick_std) = (
         rows[name] for name in ("FedAvg, GN", "FedTAN")
     )
@@ -155,13 +173,13 @@ APART = {
     "lung cancer": ("Survival with lung cancer", ("MLP, BN, FedBN", *OF_MLP)),
     "days in 17 hospitals": ("Days in 17 hospitals", ("MLP, BN, FixBN", *OF_MLP)),
 }
-"""Section of docs/results/natural.md, and its rows, of each row of README's table."""
+"""Section of docs/results/natural.md, and its rows, of each row of its table in short."""
 
 
 def test_means_on_data_that_were_collected_apart_are_those_of_the_page():
     """Each is the first mean of its row on the page, with its deviation; no cure is better."""
-    table = README.split("| | our best cure |")[1].split("\n\n")[0].splitlines()[2:]
     page = (ROOT / "docs/results/natural.md").read_text()
+    table = page.split("| | our best cure |")[1].split("\n\n")[0].splitlines()[2:]
     assert len(table) == len(APART)
     for line, (begin, (section, names)) in zip(table, APART.items(), strict=True):
         _, head, *cells, _ = (cell.strip() for cell in line.split("|"))

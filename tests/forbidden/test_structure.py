@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections import defaultdict
@@ -24,11 +25,21 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_wheel_holds_three_packages_and_no_generic_name(tmp_path):
-    """`import cli` and `import keys` do not exist where it is installed; recipes and LICENSE do."""
-    build = ["-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT]
+    """`import cli` and `import keys` do not exist where it is installed; recipes and LICENSE do.
+
+    It is built of the source distribution, which has no results, and what makes the site.
+    """
+    build = ["-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT]
     subprocess.run([sys.executable, *build], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        given = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"mkdocs.yml", "docs/site.py", "README.md", "constraints.txt"} <= given
+    assert not any(name.startswith("docs/results") for name in given)
     files = zipfile.ZipFile(wheel)
+    for place in (ROOT / "securefl", ROOT / "cli/securefl_cli", ROOT / "keys/securefl_keys"):
+        data = [path for kind in ("*.jinja", "py.typed") for path in place.rglob(kind)]
+        assert {path.relative_to(place.parent).as_posix() for path in data} <= {*files.namelist()}
     tops = {name.split("/")[0] for name in files.namelist()}
     assert {t for t in tops if not t.endswith(".dist-info")} == {
         "securefl",
@@ -199,7 +210,10 @@ def test_the_ten_line_example_runs():
     assert len([x for x in statements if not x.startswith(("import", "from"))]) <= 10
 
 
-@pytest.mark.parametrize("module", ["securefl", "securefl_cli.main", "securefl_keys"])
+WATCHED = "securefl.report.watching, securefl.runs.follow, securefl_cli.watch"
+
+
+@pytest.mark.parametrize("module", ["securefl", "securefl_cli.main", "securefl_keys", WATCHED])
 def test_importing_a_package_loads_no_torch(module):
     """What is not used is not loaded."""
     script = f"import sys, {module}; print('torch' in sys.modules)"

@@ -680,7 +680,7 @@ def test_readme_says_what_our_audit_refutes_in_the_audits_own_words():
     root = Path(__file__).parents[2]
     trust = (root / "README.md").read_text().partition("## Whom you trust with what")[2]
     quotes = re.findall("“(.*?)”", " ".join(trust.partition("\n## ")[0].split()))
-    assert len(quotes) >= 6
+    assert len(quotes) >= 4
     rules = " ".join(words for made in MADE.values() for _, words in made)
     page = (root / "docs" / "results" / "audit.md").read_text()
     assert [quote for quote in quotes if quote not in rules] == []

@@ -14,7 +14,7 @@ import securefl
 from securefl.data.gas_turbine import INPUTS, TARGETS, YEARS, load_gas_turbine
 from securefl.data.public import carve_public
 from securefl.errors import ConfigError, DataError
-from securefl.runs.folder_writer import RunFolder
+from securefl.runs.folder_reader import is_finished
 from securefl.settings.load import load_config
 from securefl.task import configured_task
 from securefl_cli.main import main
@@ -184,7 +184,7 @@ def test_a_run_is_scored_by_r_squared(folder, tmp_path):
     assert (last["accuracy"], last["metric"], last["score"]) == (None, "r2", result.score)
     assert {"score.png", "traffic.png"} < {path.name for path in run_folder.iterdir()}
     assert not (run_folder / "accuracy.png").exists()
-    assert RunFolder(run_folder).is_finished()
+    assert is_finished(run_folder)
     for model in (result, run_folder):
         assert securefl.evaluate(model, (x, y)).value == pytest.approx(expected, abs=1e-6)
     shown = CliRunner().invoke(main, ["evaluate", str(run_folder), "--adapt-bn", "0.9"])

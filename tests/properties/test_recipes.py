@@ -22,8 +22,7 @@ from securefl.recipes import reproduce as reproducing
 from securefl.recipes.recipe import load_recipe, slug
 from securefl.recipes.reproduce import plan, reproduce
 from securefl.report import finish
-from securefl.runs.folder_reader import read_run
-from securefl.runs.folder_writer import RunFolder
+from securefl.runs.folder_reader import is_finished, read_run
 from securefl_cli.main import main
 from securefl_cli.reproduce import shipped_recipes
 
@@ -410,7 +409,7 @@ def test_ctrl_c_says_how_to_go_on(tiny, tmp_path):
     assert f"Go on with: securefl reproduce {path} --seeds 1 --out '{out}'" in stderr
     assert "Traceback" not in stderr
     (cut,) = (out / "runs").iterdir()
-    assert not RunFolder(cut).is_finished()
+    assert not is_finished(cut)
     assert not (out / "table.md").exists()
 
 

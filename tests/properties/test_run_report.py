@@ -133,9 +133,7 @@ def test_it_fits_phone_and_desk_in_light_and_dark(folders, tmp_path):
     with browser(tmp_path / "profile") as tab:
         for width in (390, 1280):
             for scheme in ("light", "dark"):
-                tab.open(page, width)
-                features = [{"name": "prefers-color-scheme", "value": scheme}]
-                tab.tell("Emulation.setEmulatedMedia", features=features)
+                tab.visit(page.as_uri(), width, scheme=scheme)
                 assert tab.evaluate("document.documentElement.scrollWidth") <= width
                 colours = tab.evaluate("getComputedStyle(document.body).backgroundColor")
                 assert colours == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(22, 24, 27)")

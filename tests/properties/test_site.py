@@ -93,3 +93,15 @@ def test_each_error_has_a_section(pages):
         for name, kind in vars(errors).items()
         if isinstance(kind, type) and issubclass(kind, errors.SecureFLError)
     }
+
+
+def test_language_models_find_each_page(pages):
+    """In llms.txt: a title, a summary, and each page of the site, most with a sentence of it."""
+    text = (pages / "llms.txt").read_text()
+    assert re.match(r"# SecureFL\n\n> .*\n\n## ", text)
+    links = re.findall(r"^- \[[^]]+\]\(([\w/-]+)\.html\)(: \S.*)?$", text, re.MULTILINE)
+    found = sorted(
+        page.relative_to(pages).with_suffix("").as_posix() for page in pages.rglob("*.md")
+    )
+    assert sorted(name for name, _ in links) == found
+    assert sum(not said for _, said in links) <= 5

@@ -50,7 +50,18 @@ class ServerSteps(Protocol):
 
 
 class ServerOptimiser(ServerChoice):
-    """A server optimiser with its settings: its fields are keys of the table `[server]`."""
+    """A server optimiser with its settings: its fields are keys of the table `[server]`.
+
+    Examples:
+        >>> class HalfStep(securefl.ServerOptimiser):
+        ...     lr: float = 0.5  # `server.lr` in settings
+        ...     def step(self, averaged, kept):
+        ...         last, moves = averaged.last, averaged.moves()
+        ...         return {name: last[name] + self.lr * moves[name] for name in moves}, kept
+        >>> task = securefl.Task(model, clients, test, choices=[HalfStep(lr=0.7)])
+        >>> securefl.run(config, task).config.server.lr
+        0.7
+    """
 
     def init(self, parameters: NamedTensors) -> NamedTensors:
         """Return what the server keeps, as it is before the first round."""

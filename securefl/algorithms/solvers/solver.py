@@ -123,7 +123,24 @@ class LocalSolver(Protocol):
 
 
 class Solver(SolverChoice):
-    """A solver with its settings: the fields of its class are keys of the table `[solver]`."""
+    """A solver with its settings: the fields of its class are keys of the table `[solver]`.
+
+    Examples:
+        >>> from securefl.algorithms.solvers.solver import End, trained
+        >>> class ClientsRound:
+        ...     def __init__(self, start):
+        ...         self.start = start
+        ...     def gradients(self, around):  # of one local step; SGD then takes it
+        ...         self.start.backward(around)
+        ...         for _, gradient in self.start.gradients():
+        ...             gradient.clamp_(-0.1, 0.1)
+        ...     def end(self):
+        ...         return End(trained(self.start), {}, {})
+        >>> class Clamped(securefl.Solver):
+        ...     def begin(self, start):
+        ...         return ClientsRound(start)
+        >>> result = securefl.run(config, securefl.Task(model, clients, test, choices=[Clamped()]))
+    """
 
     def control(self, model: nn.Module) -> NamedTensors:
         """Return what clients exchange beside the model, as it is before the first round.

@@ -1,0 +1,22 @@
+// The search of a page that was opened from a folder: browsers start no worker there, so its script runs in a hidden frame.
+if (location.protocol === "file:") {
+  window.Worker = class extends EventTarget {
+    constructor(url) {
+      super()
+      const frame = document.createElement("iframe")
+      frame.hidden = true
+      document.body.append(frame)
+      this.inside = frame.contentWindow
+      this.inside.document.write("<html><body></body></html>")
+      this.inside.document.close()
+      this.inside.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }))
+      const script = this.inside.document.createElement("script")
+      script.src = url
+      this.loaded = new Promise((loaded) => script.onload = loaded)
+      this.inside.document.body.append(script)
+    }
+    postMessage(data) {
+      this.loaded.then(() => this.inside.dispatchEvent(new MessageEvent("message", { data })))
+    }
+  }
+}
