@@ -11,7 +11,7 @@ from securefl.audit.bounds.record_bounds import Noise, RecordBounds
 from securefl.audit.bounds.score_bound import ScoreBound
 from securefl.audit.findings import Findings, Number, Section
 from securefl.audit.rules import Verdict
-from securefl.report.html import PageTable, Picture
+from securefl.io.html import PageTable, Picture
 
 NASTY = (
     "<script>alert(1)</script>",

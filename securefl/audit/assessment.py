@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from securefl.audit.findings import Section
 from securefl.audit.provenance import Provenance
 from securefl.audit.rules import Verdict
-from securefl.report.html import PageTable
+from securefl.io.html import PageTable
 from securefl.report.views import OUTSIDER, Shows, views
 from securefl.runs.folder_reader import RunRecord
 from securefl.settings.tables import Config

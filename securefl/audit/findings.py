@@ -13,8 +13,8 @@ from securefl.audit.rules import NOT_MEASURED, Verdict
 from securefl.audit.statistics import Interval
 from securefl.errors import RunFolderError
 from securefl.io.files import read_bounded
+from securefl.io.html import PageTable, Picture, notebook_html
 from securefl.io.json import parsed
-from securefl.report.html import PageTable, Picture
 
 PAGE, FINDINGS, SIGNATURE = "audit.html", "audit.json", "audit.sig"
 AUDITS = frozenset({PAGE, FINDINGS, SIGNATURE})
@@ -100,6 +100,16 @@ class Findings:
         text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
         # A file's name that is no UTF-8 comes as lone surrogates: \udc80 is JSON's way to say so.
         return text.encode(errors="backslashreplace") + b"\n"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the verdict of each section, in words."""
+        rows = [
+            (section.verdict.upper(), section.title, section.words) for section in self.sections
+        ]
+        bad = frozenset(i for i, of in enumerate(self.sections) if of.verdict is Verdict.LEAKS)
+        table = PageTable("Verdicts", ("Verdict", "Section", "In words"), rows, bad)
+        title = f"Privacy audit of {self.run} ({self.effort}, seed {self.seed})"
+        return notebook_html(title, [], [table])
 
 
 def holds_findings(path: Path) -> bool:

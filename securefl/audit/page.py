@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from securefl.audit.findings import Findings, Number, Section
 from securefl.audit.glossary import used
 from securefl.audit.rules import Verdict
-from securefl.report.html import rendered
+from securefl.io.html import rendered
 
 TEMPLATE = "audit/page.html.jinja"
 BADGES = {

@@ -15,8 +15,8 @@ from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.ledger import AUTHORITY, SERVER, utc_now
 from securefl.federation.opening import Opening
 from securefl.io.files import read_bounded
+from securefl.io.html import PageTable
 from securefl.io.json import parsed
-from securefl.report.html import PageTable
 from securefl.report.key_tallies import KeyTally, key_tallies
 from securefl.runs.folder_reader import (
     ENVIRONMENT,

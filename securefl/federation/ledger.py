@@ -12,6 +12,8 @@ SERVER = "server"
 AUTHORITY = "authority"
 PAPER_VALUE_BYTES = 4
 MEBIBYTE = 2**20
+MOST_SENDERS = 10
+"""Clients that a notebook shows one by one."""
 
 Form = Literal["plaintext", "ciphertext"]
 
@@ -114,6 +116,28 @@ class Ledger:
         """
         sent = (e for e in self._round(round_number) if e.receiver == SERVER)
         return len({e.exchange for e in sent if e.kind is not Kind.CARDS})
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: messages by kind and form, and what the server reads."""
+        from securefl.io.html import PageTable, notebook_html
+
+        sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+        for entry in self.entries:
+            sums[entry.kind, entry.form][0] += 1
+            sums[entry.kind, entry.form][1] += entry.bytes
+        kinds = [
+            (kind, form, f"{times:,}", f"{size / MEBIBYTE:,.2f}")
+            for (kind, form), (times, size) in sums.items()
+        ]
+        sent = [(name, f"{size / MEBIBYTE:,.2f}") for name, size in self.upload_bytes().items()]
+        of = f", {MOST_SENDERS} of {len(sent):,}" if len(sent) > MOST_SENDERS else ""
+        tables = [
+            PageTable("Messages", ("Kind", "Form", "Messages", "MiB"), kinds),
+            PageTable(f"Sent by clients{of}", ("Client", "MiB"), sent[:MOST_SENDERS]),
+        ]
+        read = ", ".join(sorted(self.server_reads())) or "nothing"
+        words = f"Sent to the server in the clear, of single clients: {read}."
+        return notebook_html(f"{len(self.entries):,} messages", [words], tables)
 
     def _round(self, number: int) -> Iterable[Entry]:
         return (entry for entry in self.entries if entry.round == number)

@@ -11,10 +11,10 @@ from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, MEBIBYTE, SERVER, Ledger
 from securefl.federation.opening import Opening
 from securefl.io.files import read_bounded
+from securefl.io.html import PageTable, Picture, rendered
 from securefl.metrics.by_name import SHARES, heading, shown, shown_over_all, title, worst_of
 from securefl.privacy.history import History
 from securefl.report.census import clients, times_selected
-from securefl.report.html import PageTable, Picture, rendered
 from securefl.report.key_tallies import key_tallies
 from securefl.report.plots import by_client_plot, epsilon_plot, score_plot, traffic_plot
 from securefl.report.protection import HEADINGS, epsilon_said, opening_said, protections

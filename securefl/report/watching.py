@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from securefl.errors import ConfigError
+from securefl.io.html import rendered
 from securefl.metrics.by_name import heading
-from securefl.report.html import rendered
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.frame import row
 

@@ -158,6 +158,21 @@ class Result:
         """Return a row for each round: see `securefl.runs.frame.frame`."""
         return frame(self.metrics)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: figures, the score by round, and scores by client."""
+        from securefl.runs.result_html import result_html
+
+        sent = sum(m.upload_bytes for m in self.metrics) / MEGABYTE
+        counts = {
+            "Sent by clients": f"{sent:,.1f} MB",
+            "Totals opened": f"{len(self.openings):,}",
+            "Incidents": f"{len(self.incidents):,}",
+        }
+        if self.metrics and self.config.privacy.private:
+            spent = self.metrics[-1].epsilon
+            counts["ε spent"] = "not bounded" if spent is None else f"{spent:.3g}"
+        return result_html(self.config.name, self.metrics, counts)
+
     def __repr__(self) -> str:
         if not self.metrics:
             return f"Result({self.config.name}, no rounds)"

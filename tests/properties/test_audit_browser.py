@@ -12,7 +12,7 @@ from made_findings import FINDINGS, LEAK, LONG, NASTY, NUMBER
 from securefl.audit.findings import Number, Section
 from securefl.audit.page import html_page
 from securefl.audit.rules import Verdict
-from securefl.report.html import PageTable
+from securefl.io.html import PageTable
 
 
 @pytest.fixture(scope="module")

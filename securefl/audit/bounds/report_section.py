@@ -22,10 +22,10 @@ from securefl.audit.bounds.verdict import RULES, CanaryBounds
 from securefl.audit.findings import Number, Section
 from securefl.audit.rules import decided
 from securefl.audit.thresholds import ALARM
+from securefl.io.html import PageTable
 from securefl.privacy.accountants import Accountant, epsilon
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History
-from securefl.report.html import PageTable
 from securefl.settings.tables import Config
 
 CANARIES, DIMENSIONS = 200, 10_000

@@ -28,7 +28,7 @@ from securefl.audit.findings import Number, Section
 from securefl.audit.rules import decided
 from securefl.audit.thresholds import LEAST_SECURITY
 from securefl.crypto.params import MATCHES, SUMS
-from securefl.report.html import PageTable, Picture
+from securefl.io.html import PageTable, Picture
 
 _STANDARD = "Homomorphic Encryption Standard 2018, Table 1: ternary secret, classical attacker"
 _ESTIMATED = "lattice-estimator, attacks as by MATZOV 2022, docs/one-time-keys.md"

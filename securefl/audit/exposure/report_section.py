@@ -9,7 +9,7 @@ from securefl.audit.exposure.verdict import RULES, Exposed, server_view
 from securefl.audit.findings import Number, Section
 from securefl.audit.rules import decided
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
-from securefl.report.html import PageTable
+from securefl.io.html import PageTable
 from securefl.report.views import OUTSIDER, Field, PartyView, Shows, views
 from securefl.types import Kind
 

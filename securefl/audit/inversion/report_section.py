@@ -38,7 +38,7 @@ from securefl.audit.inversion.verdict import (
 from securefl.audit.rules import decided
 from securefl.audit.statistics import Interval
 from securefl.errors import DataError
-from securefl.report.html import PageTable, Picture
+from securefl.io.html import PageTable, Picture
 from securefl.report.plots import png
 
 BATCHES = (1, 8)

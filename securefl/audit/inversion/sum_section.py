@@ -8,7 +8,7 @@ from securefl.audit.findings import Number
 from securefl.audit.inversion.opened_total import OpenedRound, RoundShape
 from securefl.audit.inversion.sum_attacks import AttackedSums, SumAttacker, SumEffort, attacked_sums
 from securefl.audit.inversion.verdict import SumsFound
-from securefl.report.html import PageTable
+from securefl.io.html import PageTable
 
 CLIENTS = (3, 5, 10)
 """Numbers of clients in the small sums that are tried beside the run's own."""

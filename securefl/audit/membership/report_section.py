@@ -24,7 +24,7 @@ from securefl.audit.statistics import (
 )
 from securefl.audit.thresholds import ALARM, STRONG_AREA, STRONG_RATE
 from securefl.errors import DataError
-from securefl.report.html import PageTable, Picture
+from securefl.io.html import PageTable, Picture
 from securefl.report.plots import COLOURS, STYLES, bare, png
 
 KEY, TITLE = "membership", "Membership inference"

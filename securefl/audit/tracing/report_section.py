@@ -16,7 +16,7 @@ from securefl.audit.tracing.likelihood import Others, private_limit
 from securefl.audit.tracing.setup import EFFORTS, Release, TracingSetup
 from securefl.audit.tracing.verdict import RULES, SentStatistics, Traced, Visibility, told_apart
 from securefl.data.split import Labelled
-from securefl.report.html import PageTable, Picture
+from securefl.io.html import PageTable, Picture
 from securefl.report.plots import COLOURS, STYLES, bare, png
 
 N, TEN, SIGMA = 16, 10, 4.0

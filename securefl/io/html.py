@@ -41,6 +41,36 @@ class Picture:
         return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Values one after the other, as a line 600 wide and 100 high."""
+
+    values: Sequence[float]
+    """Finite values, at least one."""
+    description: str
+    """Content in words, for those who cannot see it."""
+
+    @property
+    def points(self) -> str:
+        """Corners of the line, as SVG has them."""
+        low, last = min(self.values), max(1, len(self.values) - 1)
+        span = (max(self.values) - low) or 1
+        places = (
+            (600 * i / last, 95 - 90 * (value - low) / span) for i, value in enumerate(self.values)
+        )
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+
+
+NOTEBOOK = "report/notebook.html.jinja"
+
+
+def notebook_html(
+    title: str, words: Sequence[str], tables: Sequence[PageTable], curve: Curve | None = None
+) -> str:
+    """Return a part of a page that a notebook shows for an object; it brings its own style."""
+    return rendered(NOTEBOOK, title=title, words=words, tables=tables, curve=curve)
+
+
 def rendered(template: str, **values: Any) -> str:
     """Return a page, fit for UTF-8; the same values give the same text.
 
