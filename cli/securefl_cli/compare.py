@@ -65,6 +65,8 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
 
 
 def _last_score(metrics: Sequence[RoundMetrics], named: bool) -> str:
+    from securefl.runs.progress import scored
+
     return scored(metrics[-1], named=named) if metrics else "-"
 
 
@@ -76,14 +78,6 @@ def _best_score(best: RoundMetrics | None) -> str:
 
 def _last(sums: Sequence[float] | None) -> str:
     return f"{sums[-1]:.3g}" if sums else "-"
-
-
-def scored(metrics: RoundMetrics, *, named: bool = False) -> str:
-    """Return a round's score, after its metric's name where that is not said elsewhere."""
-    from securefl.metrics.by_name import SHARES, shown, title
-
-    value = shown(metrics.metric, metrics.score)
-    return f"{title(metrics.metric)} {value}" if named or metrics.metric not in SHARES else value
 
 
 def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:

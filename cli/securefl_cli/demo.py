@@ -89,8 +89,8 @@ def demo(
     for name, settings in RUNS.items():
         common = (f"run.rounds={rounds}", f"run.seed={seed}")
         config = load_config(None, [*settings, *common, f"run.name={_slug(name)}"])
-        with progress_bar(name, rounds) as advance:
-            results[name] = run_rounds(config, out=folder / _slug(name), on_round=advance)
+        with progress_bar(name, rounds) as bar:
+            results[name] = run_rounds(config, out=folder / _slug(name), progress=bar)
     print_runs({name: (result.metrics, result.ledger) for name, result in results.items()})
     png = score_plot({name: result.metrics for name, result in results.items()})
     write_atomically(folder / "demo.png", png)

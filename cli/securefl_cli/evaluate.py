@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -254,10 +254,10 @@ def leave_one_out(
     click.echo(f"Report: {out / MARKDOWN_REPORT}, {out / JSON_REPORT}", err=as_json)
 
 
-def _watch(
-    domain: str, rounds: int, done: int
-) -> AbstractContextManager[Callable[[RoundMetrics], None]]:
-    return progress_bar(f"without {domain}", rounds, done)
+@contextmanager
+def _watch(domain: str, rounds: int, done: int) -> Iterator[Callable[[RoundMetrics], None]]:
+    with progress_bar(f"without {domain}", rounds, done) as bar:
+        yield bar.on_round
 
 
 def _print(report: LeaveOneOut) -> None:

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -21,11 +22,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from securefl_cli.compare import scored
-
 if TYPE_CHECKING:
     from securefl.recipes.reproduce import PlannedRun
     from securefl.runs.folder_reader import RoundMetrics
+    from securefl.runs.progress import RunProgress
 
 
 _asked = threading.Event()
@@ -59,35 +59,32 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     signal.default_int_handler(number, frame)
 
 
-MEGABYTE = 1e6
+@dataclass(frozen=True, slots=True)
+class _Interruptible:
+    """Bar, and Ctrl-C between two rounds."""
+
+    bar: RunProgress
+
+    def on_phase(self, name: str) -> None:
+        self.bar.on_phase(name)
+
+    def on_round(self, metrics: RoundMetrics) -> None:
+        raise_if_interrupted()
+        self.bar.on_round(metrics)
 
 
 @contextmanager
 def progress_bar(
     label: str, rounds: int, done: int = 0, *, private: bool = False
-) -> Iterator[Callable[[RoundMetrics], None]]:
-    """Show a bar on stderr and yield the function that moves it; ten lines without a terminal.
+) -> Iterator[RunProgress]:
+    """Show a bar on stderr, ten lines without a terminal: `securefl.runs.progress.progress_bar`.
 
-    Of a run with differential privacy it also says what that has cost.
+    It ends the run, between two rounds, once Ctrl-C has been pressed.
     """
-    console = Console(stderr=True)
-    with _progress(console) as progress:
-        bar = progress.add_task(label, total=rounds, completed=done, note="")
-        sent_bytes = 0
+    from securefl.runs.progress import progress_bar as shown
 
-        def advance(metrics: RoundMetrics) -> None:
-            nonlocal sent_bytes
-            raise_if_interrupted()
-            sent_bytes += metrics.upload_bytes
-            note = f"{scored(metrics):>7} {sent_bytes / MEGABYTE:7.1f} MB up"
-            if private:
-                spent = metrics.epsilon
-                note += "  ε infinite" if spent is None else f"  ε ≤ {spent:.3g}"
-            progress.update(bar, completed=metrics.round, note=note)
-            if not console.is_terminal and metrics.round % max(1, rounds // 10) == 0:
-                click.echo(f"{label}: round {metrics.round}/{rounds} {note}", err=True)
-
-        yield advance
+    with shown(label, rounds, done, private=private) as bar:
+        yield _Interruptible(bar)
 
 
 def say_engine(words: str) -> None:

@@ -271,12 +271,12 @@ def _start(
     task, keys = own.task(config), _keys(config, secrets)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     private = config.privacy.private
-    with progress_bar(config.name, config.run.rounds, private=private) as advance:
+    with progress_bar(config.name, config.run.rounds, private=private) as bar:
         result = _watched(
             folder,
             [*secrets.options(), *own.options()],
             lambda: run_rounds(
-                config, task, **keys, out=folder, on_round=advance, on_start=_saying_terms(config)
+                config, task, **keys, out=folder, progress=bar, on_start=_saying_terms(config)
             ),
         )
     _report(folder, result)
@@ -294,14 +294,12 @@ def _resume(folder: Path, secrets: _Secrets, own: Own) -> None:
     task, keys = own.task(record.config), _keys(record.config, secrets)
     done = len(record.metrics)
     private = record.config.privacy.private
-    with progress_bar(
-        record.config.name, record.config.run.rounds, done, private=private
-    ) as advance:
+    with progress_bar(record.config.name, record.config.run.rounds, done, private=private) as bar:
         result = _watched(
             folder,
             [*secrets.options(), *own.options()],
             lambda: resume(
-                folder, task, **keys, on_round=advance, on_start=_saying_terms(record.config)
+                folder, task, **keys, progress=bar, on_start=_saying_terms(record.config)
             ),
         )
     _report(folder, result)

@@ -39,10 +39,10 @@ def watch(run_folder: Path, port: int, once: bool) -> None:
     with watching(watched, port) as address:
         click.echo(f"Page: {address}")
         private = config.privacy.private
-        with progress_bar(config.name, config.run.rounds, private=private) as advance:
+        with progress_bar(config.name, config.run.rounds, private=private) as bar:
             for metrics in follow(run_folder):
                 watched.seen.append(metrics)
-                advance(metrics)
+                bar.on_round(metrics)
         watched.ended = "the run " + ("is complete" if is_finished(run_folder) else "has stopped")
         click.echo(f"{watched.state(watched.seen)}.")
         if not once:

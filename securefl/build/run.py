@@ -1,5 +1,6 @@
 """Runs a simulation from its first round to its last, or resumes it."""
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from securefl.build.simulation import simulated
@@ -8,7 +9,8 @@ from securefl.exchange.officer import KeySet
 from securefl.federation.client import Identities
 from securefl.runs.folder_reader import read_config
 from securefl.runs.folder_writer import RunFolder, own_task_needed, server_needed
-from securefl.runs.loop import OnEnd, OnRound, OnStart, Result
+from securefl.runs.loop import OnEnd, OnRound, OnStart, Result, Rounds
+from securefl.runs.progress import RunProgress, progress_bar
 from securefl.runs.task_record import require_same_task, task_record
 from securefl.settings.tables import Config
 from securefl.task import Task, client_names
@@ -24,6 +26,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
     on_round: OnRound | None = None,
     on_start: OnStart | None = None,
     on_end: OnEnd | None = None,
+    progress: RunProgress | bool = False,
 ) -> Result:
     """Train by the settings of `config`, on its own data and model or on those of `task`.
 
@@ -37,6 +40,8 @@ def run(  # noqa: PLR0913  (what a run may be given)
         on_round: called after each round.
         on_start: called before the first round with the engine that trains the clients, and why.
         on_end: called with the result, once all is written.
+        progress: True shows a bar at a terminal or in a notebook, and ten lines on stderr
+            elsewhere; or one of your own.
 
     Raises:
         ConfigError, DataError: before anything is written.
@@ -59,14 +64,17 @@ def run(  # noqa: PLR0913  (what a run may be given)
     if on_start:
         on_start(rounds.engine)
     if out is None:
-        return _ended(rounds.run(on_round), on_end)
+        with _shown(progress, rounds) as bar:
+            result = rounds.run(on_round, progress=bar)
+        return _ended(result, on_end)
     about = b"" if task is None else task_record(task, client_names(rounds.config, task)).to_json()
     folder = RunFolder.create(Path(out), rounds.config, about)
     with folder.locked():
         folder.note_session(
             rounds.config, rounds.session, rounds.key_id, rounds.engine, own_task=task is not None
         )
-        result = rounds.run(on_round, folder)
+        with _shown(progress, rounds) as bar:
+            result = rounds.run(on_round, folder, bar)
     return _ended(result, on_end)
 
 
@@ -79,6 +87,7 @@ def resume(  # noqa: PLR0913  (as `run`)
     on_round: OnRound | None = None,
     on_start: OnStart | None = None,
     on_end: OnEnd | None = None,
+    progress: RunProgress | bool = False,
 ) -> Result:
     """Continue a run from its last complete round, with the settings in its folder.
 
@@ -123,8 +132,20 @@ def resume(  # noqa: PLR0913  (as `run`)
         )
         if on_start:
             on_start(rounds.engine)
-        result = rounds.run(on_round, run_folder)
+        with _shown(progress, rounds) as bar:
+            result = rounds.run(on_round, run_folder, bar)
     return _ended(result, on_end)
+
+
+def _shown(
+    progress: RunProgress | bool, rounds: Rounds
+) -> AbstractContextManager[RunProgress | None]:
+    """Return the context of what follows the run."""
+    if not isinstance(progress, bool):
+        return nullcontext(progress)
+    config = rounds.config
+    about = config.name, config.run.rounds, rounds.round
+    return progress_bar(*about, private=config.privacy.private) if progress else nullcontext()
 
 
 def _ended(result: Result, on_end: OnEnd | None) -> Result:

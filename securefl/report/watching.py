@@ -16,6 +16,7 @@ from securefl.io.html import rendered
 from securefl.metrics.by_name import heading
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.frame import row
+from securefl.runs.progress import left
 
 HOST = "127.0.0.1"
 TEMPLATE = "report/watch.html.jinja"
@@ -52,9 +53,7 @@ class FollowedRun:
         done = f"Round {seen[-1].round:,} of {self.rounds:,}"
         if self.ended:
             return f"{done}: {self.ended}"
-        recent = seen[-10:]
-        left_s = sum(of.seconds for of in recent) / len(recent) * (self.rounds - seen[-1].round)
-        return f"{done}, about {_duration(left_s)} left"
+        return f"{done}, about {left([of.seconds for of in seen], self.rounds - seen[-1].round)}"
 
     @staticmethod
     def last(seen: list[RoundMetrics]) -> dict[str, str]:
@@ -67,6 +66,7 @@ class FollowedRun:
             "Seconds": f"{of.seconds:.2f}",
             **{f"of these {name}": f"{seconds:.2f}" for name, seconds in of.phases.items()},
             "MB sent so far": f"{sent / 1e6:,.1f}",
+            **({} if of.n_clients is None else {"Clients in it": f"{of.n_clients:,}"}),
             "Clients refused": ", ".join(of.dropped) or "none",
         }
         return found if of.epsilon is None else found | {"ε spent": f"{of.epsilon:.3g}"}
@@ -135,10 +135,3 @@ def watching(watched: FollowedRun, port: int = 0) -> Iterator[str]:
 
 def _finite(numbers: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration as people say it."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

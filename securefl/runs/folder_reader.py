@@ -94,6 +94,8 @@ class RoundMetrics:
     """Time of the round's end, UTC."""
     phases: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
     """Seconds by phase; what is left to `seconds` is writing."""
+    n_clients: int | None = None
+    """Number of clients whose contributions counted; None in older folders."""
 
     @property
     def values(self) -> dict[str, float]:

@@ -13,7 +13,7 @@ def row(metrics: RoundMetrics) -> dict[str, float]:
 
     `score` is by the run's metric, and `score_over_all` the same over all clients' samples;
     `clients/NAME/score` and `clients/NAME/loss` are of clients that are scored by themselves.
-    `dropped` counts clients, `upload_bytes` is of all of them.
+    `n_clients` and `dropped` count clients, `upload_bytes` is of all of them.
     """
     found: dict[str, float | None] = {
         "round": metrics.round,
@@ -22,6 +22,7 @@ def row(metrics: RoundMetrics) -> dict[str, float]:
         "loss": metrics.loss,
         "lr": metrics.lr,
         "upload_bytes": metrics.upload_bytes,
+        "n_clients": metrics.n_clients,
         "dropped": len(metrics.dropped),
         "seconds": metrics.seconds,
         "simulated_s": metrics.simulated_s,

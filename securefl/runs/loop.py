@@ -59,6 +59,7 @@ from securefl.runs.folder_reader import (
     read_metrics,
 )
 from securefl.runs.frame import frame
+from securefl.runs.progress import RunProgress
 from securefl.runs.session import InFlight, torch_threads
 from securefl.runs.stopwatch import Stopwatch
 from securefl.selection.participation import Participation
@@ -381,14 +382,23 @@ class Rounds:
         """End processes and threads; `run` does so by itself."""
         self.parts.engine.close()
 
-    def run(self, on_round: OnRound | None, folder: RunFolder | None = None) -> Result:
+    def run(
+        self,
+        on_round: OnRound | None,
+        folder: RunFolder | None = None,
+        progress: RunProgress | None = None,
+    ) -> Result:
         """Run all rounds that are left; processes and threads end with them."""
+        if progress:
+            self._watch.on_phase = progress.on_phase
         try:
-            return self._run(on_round, folder)
+            return self._run(on_round, folder, progress)
         finally:
             self.close()
 
-    def _run(self, on_round: OnRound | None, folder: RunFolder | None) -> Result:
+    def _run(
+        self, on_round: OnRound | None, folder: RunFolder | None, progress: RunProgress | None
+    ) -> Result:
         self._record.folder = folder
         if folder:
             folder.note_clients(self.parts.qualities, self._participation.devices)
@@ -398,6 +408,8 @@ class Rounds:
             except Diverged as error:
                 advice = self.parts.advice(self.round)
                 raise Diverged(f"{error}{advice}{self._keep_last_good(folder)}") from error
+            if progress:
+                progress.on_round(metrics)
             if on_round:
                 on_round(metrics)
         if folder:
@@ -464,6 +476,7 @@ class Rounds:
             clients={name: ClientScore(of.value, of.loss) for name, of in score.clients.items()},
             pooled=score.pooled,
             phases=self._watch.take(),
+            n_clients=len(participants.present) - len(participants.uncounted),
         )
         self._metrics.append(metrics)
         self.participants.append(participants)
@@ -475,8 +488,8 @@ class Rounds:
                 COUNTED_IN: self.counted_in,
             }
             checkpoint = Checkpoint(self._state, self.parts.engine.client_states, numbers)
-            n_counted = len(participants.present) - len(participants.uncounted)
-            recorded = self._participation.recorded or n_counted < len(self._participation.clients)
+            fewer = metrics.n_clients != len(self._participation.clients)
+            recorded = self._participation.recorded or fewer
             noted = participants if recorded else None
             folder.note_round(metrics, checkpoint, noted)
             self._keep_best(folder)

@@ -100,10 +100,13 @@ def test_an_interrupted_run_goes_on_under_its_keys(keys, monkeypatch):
 
     class Stopping:
         def __enter__(self):
-            def advance(_metrics):
-                raise KeyboardInterrupt
+            return self
 
-            return advance
+        def on_phase(self, _name):
+            pass
+
+        def on_round(self, _metrics):
+            raise KeyboardInterrupt
 
         def __exit__(self, *_):
             return False
