@@ -1,4 +1,4 @@
-"""Pages of the documentation site: those of this folder, and the reference made from the code.
+"""Pages of the documentation site: those of this folder, notebooks, and what is made of the code.
 
     python docs/site.py build/site-pages && mkdocs build --strict
 
@@ -6,6 +6,8 @@ Links that lead out of the pages, into the source, become text with the file's n
 """
 
 import ast
+import base64
+import json
 import re
 import shutil
 import sys
@@ -30,6 +32,8 @@ ELSEWHERE = {
     "keys/FORMAT.md": "formats.md",
 }
 """Pages that lie outside this folder, by their place in the repository."""
+NOTEBOOKS = ROOT / "examples" / "notebooks"
+"""Folder of notebooks, each of which is a page."""
 MADE = (
     "results/index.md",
     *(f"reference/{name}.md" for name in ("commands", "settings", "api", "errors")),
@@ -62,10 +66,13 @@ def write_pages(out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
     pages = {path: path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     pages |= {ROOT / name: Path(page) for name, page in ELSEWHERE.items()}
+    notebooks = {path: Path("notebooks", f"{path.stem}.md") for path in NOTEBOOKS.glob("*.ipynb")}
+    pages |= notebooks
     pictures = {path: path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.png")}
     known = pages | pictures | {ROOT / "docs" / page: Path(page) for page in MADE}
     for source, page in pages.items():
-        text = _LINK.sub(lambda m: _relinked(m, source, page, known), source.read_text())  # noqa: B023
+        written = _notebook(source, out / page) if source in notebooks else source.read_text()
+        text = _LINK.sub(lambda m: _relinked(m, source, page, known), written)  # noqa: B023
         _write(out / page, text)
     for source, place in (pictures | {ROOT / "docs" / name: Path(name) for name in STYLE}).items():
         (out / place).parent.mkdir(parents=True, exist_ok=True)
@@ -121,6 +128,30 @@ def _relinked(link: re.Match[str], source: Path, page: Path, known: dict[Path, P
 
 def _entry(page: Path) -> str:
     return f"- [{page.stem.replace('_', ' ').replace('-', ' ')}]({page.name})\n"
+
+
+def _notebook(source: Path, page: Path) -> str:
+    """Return a notebook as a page, with the outputs that it keeps; write pictures beside it."""
+    parts, where = [], source.relative_to(ROOT).as_posix()
+    for cell in json.loads(source.read_text())["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(text)
+            continue
+        parts.append(f"```python\n{text}\n```")
+        for number, output in enumerate(cell["outputs"]):
+            data = output.get("data", {})
+            if png := data.get("image/png"):
+                picture = page.with_name(f"{page.stem}-{cell['id']}-{number}.png")
+                picture.parent.mkdir(parents=True, exist_ok=True)
+                picture.write_bytes(base64.b64decode(png))
+                parts.append(f'<p><img src="{picture.name}" alt="Figure of the cell above"></p>')
+            elif html := data.get("text/html"):
+                parts.append("".join(line for line in html if line.strip()))
+            else:
+                said = "".join(output.get("text", data.get("text/plain", [])))
+                parts.append(f"```text\n{said.rstrip()}\n```")
+    return "\n\n".join([*parts, f"This page is the notebook `{where}`."]) + "\n"
 
 
 def _commands(command: click.Command, path: str) -> Iterator[str]:

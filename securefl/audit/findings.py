@@ -70,7 +70,7 @@ class Section:
         return not self.words.startswith(NOT_MEASURED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Findings:
     """Findings of one run's audit, section by section."""
 
@@ -100,6 +100,10 @@ class Findings:
         text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
         # A file's name that is no UTF-8 comes as lone surrogates: \udc80 is JSON's way to say so.
         return text.encode(errors="backslashreplace") + b"\n"
+
+    def __repr__(self) -> str:
+        verdicts = ", ".join(f"{section.key}: {section.verdict}" for section in self.sections)
+        return f"Findings({self.run}, {verdicts})"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the verdict of each section, in words."""

@@ -56,7 +56,7 @@ class Tap(Protocol):
         """Read one message, before its receiver does."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Ledger:
     """All messages of a run, in order."""
 
@@ -116,6 +116,9 @@ class Ledger:
         """
         sent = (e for e in self._round(round_number) if e.receiver == SERVER)
         return len({e.exchange for e in sent if e.kind is not Kind.CARDS})
+
+    def __repr__(self) -> str:
+        return f"Ledger({len(self.entries):,} messages)"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: messages by kind and form, and what the server reads."""
