@@ -52,6 +52,15 @@ def source(cell: Cell) -> str:
     return "".join(cell["source"])
 
 
+def figures(notebook: Mapping[str, Any]) -> list[bytes]:
+    """Return the PNG files among the outputs, in order."""
+    outputs = [output for cell in code_cells(notebook) for output in cell["outputs"]]
+    drawn = [
+        output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})
+    ]
+    return [base64.b64decode(png) for png in drawn]
+
+
 def run_cells(
     notebook: dict[str, Any], parameters: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def pictures(record: RunRecord) -> dict[str, bytes]:
         score_plot,
         scores_figure,
         selections_figure,
-        traffic_plot,
+        traffic_figure,
     )
 
     name, selects = record.config.name, record.config.selection.selects
@@ -37,7 +37,7 @@ def pictures(record: RunRecord) -> dict[str, bytes]:
     found = {file: png(figure) for file, figure in figures.items() if figure}
     scored_by = {m.metric for m in record.metrics}
     found[ACCURACY if scored_by <= SHARES else SCORE] = score_plot({name: record.metrics})
-    found[TRAFFIC] = traffic_plot(record.ledger)
+    found[TRAFFIC] = png(traffic_figure(record.ledger))
     return found
 
 

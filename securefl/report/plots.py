@@ -6,6 +6,7 @@ Array names end with their axes: K clients, T rounds.
 import io
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -59,18 +60,27 @@ def score_plot(runs: Mapping[str, Sequence[RoundMetrics]]) -> bytes:
     """Plot test score (accuracies in %) and test loss by round, a line for each run."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     score, loss = figure.subplots(1, 2)
-    for i, (name, metrics) in enumerate(runs.items()):
-        rounds = [m.round for m in metrics]
-        line = {"color": COLOURS[i % len(COLOURS)], "ls": STYLES[i % len(STYLES)], "lw": 1.6}
-        score.plot(rounds, plotted(metrics), label=name, **line)
-        loss.plot(rounds, [m.loss for m in metrics], **line)
-    label_scores(score, runs)
+    draw_scores(score, runs)
+    for i, metrics in enumerate(runs.values()):
+        loss.plot([m.round for m in metrics], [m.loss for m in metrics], **_line(i))
     loss.set(ylabel="test loss", yscale="log")
-    for axes in (score, loss):
-        bare(axes)
-        by_round(axes)
-    score.legend(frameon=False, loc="lower right")
+    bare(loss)
+    by_round(loss)
     return png(figure)
+
+
+def draw_scores(axes: Axes, runs: Mapping[str, Sequence[RoundMetrics]]) -> None:
+    """Draw the test score by round, a line for each run."""
+    for i, (name, metrics) in enumerate(runs.items()):
+        axes.plot([m.round for m in metrics], plotted(metrics), label=name, **_line(i))
+    label_scores(axes, runs)
+    bare(axes)
+    by_round(axes)
+    axes.legend(frameon=False, loc="lower right")
+
+
+def _line(i: int) -> dict[str, Any]:
+    return {"color": COLOURS[i % len(COLOURS)], "ls": STYLES[i % len(STYLES)], "lw": 1.6}
 
 
 def plotted(metrics: Sequence[RoundMetrics]) -> list[float]:
@@ -87,7 +97,7 @@ def label_scores(axes: Axes, runs: Mapping[str, Sequence[RoundMetrics]]) -> None
         axes.set_ylim(0, 100)
 
 
-def by_client_plot(metrics: Sequence[RoundMetrics]) -> bytes:
+def by_client_figure(metrics: Sequence[RoundMetrics]) -> Figure:
     """Plot the clients' median score by round, between the lowest and the highest of any."""
     rows = [[of.score for of in m.clients.values() if not math.isnan(of.score)] for m in metrics]
     known = [(m.round, sorted(row)) for m, row in zip(metrics, rows, strict=True) if row]
@@ -100,7 +110,7 @@ def by_client_plot(metrics: Sequence[RoundMetrics]) -> bytes:
     label_scores(axes, {"": metrics})
     bare(axes)
     by_round(axes)
-    return png(figure)
+    return figure
 
 
 def epsilon_plot(metrics: Sequence[RoundMetrics]) -> bytes:
@@ -115,7 +125,7 @@ def epsilon_plot(metrics: Sequence[RoundMetrics]) -> bytes:
     return png(figure)
 
 
-def traffic_plot(entries: Sequence[Entry]) -> bytes:
+def traffic_figure(entries: Sequence[Entry]) -> Figure:
     """Plot MiB sent in the whole run, by what was sent and in which form."""
     sums = Ledger(list(entries)).bytes_by_kind()
     labels = [f"{kind}, {form}" for kind, form in sums]
@@ -127,7 +137,7 @@ def traffic_plot(entries: Sequence[Entry]) -> bytes:
     axes.set(xlabel="MiB in the whole run, all parties")
     axes.margins(x=0.12)
     bare(axes)
-    return png(figure)
+    return figure
 
 
 def cost_figure(runs: Mapping[str, Sequence[RoundMetrics]]) -> Figure | None:
@@ -141,8 +151,7 @@ def cost_figure(runs: Mapping[str, Sequence[RoundMetrics]]) -> Figure | None:
         time_h, energy_wh = hours(metrics), watt_hours(metrics)
         if time_h is None or energy_wh is None:
             return None
-        score = plotted(metrics)
-        line = {"color": COLOURS[i % len(COLOURS)], "ls": STYLES[i % len(STYLES)], "lw": 1.6}
+        score, line = plotted(metrics), _line(i)
         by_time.plot(time_h, score, label=name, **line)
         by_energy.plot(energy_wh, score, **line)
     by_time.set(xlabel="simulated hours")

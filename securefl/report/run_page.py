@@ -16,7 +16,7 @@ from securefl.metrics.by_name import SHARES, heading, shown, shown_over_all, tit
 from securefl.privacy.history import History
 from securefl.report.census import clients, times_selected
 from securefl.report.key_tallies import key_tallies
-from securefl.report.plots import by_client_plot, epsilon_plot, score_plot, traffic_plot
+from securefl.report.plots import by_client_figure, epsilon_plot, png, score_plot, traffic_figure
 from securefl.report.protection import HEADINGS, epsilon_said, opening_said, protections
 from securefl.report.reading import what_the_server_reads
 from securefl.report.views import views
@@ -148,7 +148,7 @@ def _curves(record: RunRecord) -> PageSection:
             Picture(
                 "Score by client: median, and from the worst to the best",
                 said,
-                by_client_plot(record.metrics),
+                png(by_client_figure(record.metrics)),
             )
         )
         words.append(f"{said[:1].upper()}{said[1:]}.")
@@ -198,7 +198,7 @@ def _traffic(record: RunRecord) -> PageSection:
     sums = Ledger(list(record.ledger)).bytes_by_kind()
     rows = [(kind, form, f"{n / MEBIBYTE:,.2f}") for (kind, form), n in sums.items()]
     said = "; ".join(f"{kind}, {form}: {mib} MiB" for kind, form, mib in rows)
-    bars = _drawn(record, TRAFFIC, lambda: traffic_plot(record.ledger))
+    bars = _drawn(record, TRAFFIC, lambda: png(traffic_figure(record.ledger)))
     return PageSection(
         "Bytes",
         pictures=[Picture("MiB in the whole run, all parties", said, bars)],

@@ -1,0 +1,46 @@
+"""The gallery: each picture has the command that makes it, and is small."""
+
+from __future__ import annotations
+
+import io
+import re
+import runpy
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+GALLERY = runpy.run_path(str(ROOT / "docs/gallery.py"))
+PAGE = (ROOT / "docs/gallery.md").read_text()
+MAX_BYTES, LEAST_PICTURES = 40_000, 20
+CHEAP = "severities", "canaries"
+
+
+def test_each_picture_has_its_command_and_is_small():
+    """The command stands under it and names it; nothing else is in the folder."""
+    shown = re.findall(r"!\[([^]]+)\]\(gallery/([\w-]+)\.png\)", PAGE)
+    under = re.findall(r"^!\[.*\]\(gallery/([\w-]+)\.png\)\n\n.+\n\n {4}(.+)$", PAGE, re.MULTILINE)
+    names = [name for _, name in shown]
+    assert under == [(name, f"python docs/gallery.py {name}") for name in names]
+    assert len(set(names)) == len(names) >= LEAST_PICTURES
+    assert set(names) == GALLERY["PICTURES"].keys()
+    files = {path.stem: path for path in (ROOT / "docs/gallery").iterdir()}
+    assert files.keys() == set(names)
+    for path in files.values():
+        assert path.stat().st_size <= MAX_BYTES, path.name
+        with Image.open(path) as image:
+            assert image.width <= GALLERY["WIDTH"]
+
+
+def test_a_command_makes_its_picture(tmp_path, monkeypatch):
+    """Of the same size as the one on the page, on white."""
+    monkeypatch.setattr(sys, "argv", ["gallery.py", *CHEAP, "--out", str(tmp_path)])
+    GALLERY["main"]()
+    for name in CHEAP:
+        with (
+            Image.open(io.BytesIO((tmp_path / f"{name}.png").read_bytes())) as made,
+            Image.open(ROOT / f"docs/gallery/{name}.png") as kept,
+        ):
+            assert made.size == kept.size
+            assert made.convert("RGB").getpixel((1, 1)) == (255, 255, 255)
