@@ -13,7 +13,7 @@ import runpy
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -202,11 +202,10 @@ def time_by_phase() -> Figure:
     return figure
 
 
-def _scores(runs: dict[str, tuple[str, ...]], low: float = 0) -> Figure:
+def _scores(runs: Mapping[str, Sequence[str]]) -> Figure:
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
     draw_scores(axes, {name: run(*settings).metrics for name, settings in runs.items()})
-    axes.set_ylim(low, 100)
     return figure
 
 

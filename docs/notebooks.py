@@ -88,8 +88,8 @@ def _outputs(cell: Cell, number: int, namespace: dict[str, Any]) -> Iterator[dic
     import matplotlib.pyplot as plt  # noqa: PLC0415  (after the back end is chosen)
 
     tree, last = ast.parse(source(cell)), None
-    if isinstance(tree.body[-1], ast.Expr) and not source(cell).endswith(";"):
-        last = ast.Expression(tree.body.pop().value)
+    if isinstance(end := tree.body[-1], ast.Expr) and not source(cell).endswith(";"):
+        tree.body, last = tree.body[:-1], ast.Expression(end.value)
     printed, value = io.StringIO(), None
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         exec(compile(tree, f"cell {number}", "exec"), namespace)  # noqa: S102  (our own cells)
