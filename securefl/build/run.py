@@ -41,7 +41,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
         on_start: called before the first round with the engine that trains the clients, and why.
         on_end: called with the result, once all is written.
         progress: True shows a bar at a terminal or in a notebook, and ten lines on stderr
-            elsewhere; or one of your own.
+            elsewhere; an object of yours is told of each phase and round.
 
     Raises:
         ConfigError, DataError: before anything is written.

@@ -59,7 +59,7 @@ from securefl.runs.folder_reader import (
     read_metrics,
 )
 from securefl.runs.frame import frame
-from securefl.runs.progress import RunProgress
+from securefl.runs.progress import MEGABYTE, RunProgress
 from securefl.runs.session import InFlight, torch_threads
 from securefl.runs.stopwatch import Stopwatch
 from securefl.selection.participation import Participation
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from securefl.runs.folder_writer import RunFolder
 
 
-MEGABYTE = 1e6
 _WITH_IT = "totals at this model were opened with it, and without it would show too few"
 _APART = "totals at this model were opened of other clients, and the difference would show too few"
 _STILL = "the round passes: its totals left the model as it was, bit for bit (train.lr, run.rounds)"
