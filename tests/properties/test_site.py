@@ -9,6 +9,10 @@ import yaml
 
 import securefl
 from securefl import errors
+from securefl.crypto.params import SUMS
+from securefl.exchange.sums import ONE_TIME, ONE_TIME_PROFILE
+from securefl.federation import message
+from securefl.network import bodies, frames
 from securefl.settings.load import flat, load_config
 
 ROOT = Path(__file__).parents[2]
@@ -105,3 +109,15 @@ def test_language_models_find_each_page(pages):
     )
     assert sorted(name for name, _ in links) == found
     assert sum(not said for _, said in links) <= 5
+
+
+def test_the_page_of_messages_has_all_fields_forms_and_frames():
+    """By name, and frames with their numbers."""
+    page = (ROOT / "docs/wire.md").read_text()
+    assert all(f"`{name}`" in page for name in message.Header.model_fields)
+    assert all(f"`{frame.name}` {frame.value}" in page for frame in frames.Frame)
+    forms = (ONE_TIME, ONE_TIME_PROFILE, message.NUMBER_FORM, message.CARD_FORM)
+    assert all(f"`{form}`" in page for form in forms)
+    assert f"version {message.VERSION})" in page
+    assert f"version {bodies.VERSION} between" in page
+    assert f"{SUMS.ciphertext_bytes:,} bytes each" in page
