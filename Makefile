@@ -30,10 +30,14 @@ check: .venv/installed
 	$(BIN)/python docs/prose_check.py
 
 # The documentation site, into build/site: its pages open from there, without a server or a network.
-docs: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+docs: .venv/installed-docs
 	$(BIN)/python docs/site.py build/site-pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Once: from then on the site is built without a network.
+.venv/installed-docs: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/ckks_sum.py
