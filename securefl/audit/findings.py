@@ -16,9 +16,8 @@ from securefl.io.files import read_bounded
 from securefl.io.html import PageTable, Picture, notebook_html
 from securefl.io.json import parsed
 
-PAGE, FINDINGS, SIGNATURE = "audit.html", "audit.json", "audit.sig"
-AUDITS = frozenset({PAGE, FINDINGS, SIGNATURE})
-"""Files that an audit leaves in the run's folder."""
+PAGE, FINDINGS = "audit.html", "audit.json"
+"""Names of a report's files in the run's folder."""
 MAX_BYTES = 2**26
 
 
@@ -63,6 +62,10 @@ class Section:
     """Assumptions, and what the audit cannot see."""
     do: str = ""
     """Advice on what to do; empty where there is nothing to do."""
+    trials: str = ""
+    """Sentences on trials of other runs than this one, such as one that seals less; or empty."""
+    attacked: bool = True
+    """False where logs and tables were checked, and nobody attacked."""
 
     @property
     def measured(self) -> bool:
@@ -116,6 +119,27 @@ class Findings:
         return notebook_html(title, [], [table])
 
 
+def signature_of(page: Path, name: str) -> Path:
+    """Return the place of a member's signature of a report."""
+    return page.with_suffix(f".{name}.sig")
+
+
+def is_of_report(name: str, page: str = PAGE) -> bool:
+    """Return whether a file of this name is a report's page, its numbers, or a signature of it.
+
+    An older release had one signature, `audit.sig`.
+    """
+    stem = Path(page).stem
+    signature = name.startswith(f"{stem}.") and name.endswith(".sig") and "/" not in name
+    return signature or name in {page, f"{stem}.json"}
+
+
+def signatures(page: Path) -> list[Path]:
+    """Return the files with signatures of a report that lie beside it."""
+    beside = page.parent.iterdir() if page.parent.is_dir() else ()
+    return sorted(p for p in beside if p.name.endswith(".sig") and is_of_report(p.name, page.name))
+
+
 def holds_findings(path: Path) -> bool:
     """Return whether a file is one that `Findings.to_json` has written."""
     try:
@@ -131,6 +155,8 @@ def _section(section: Section) -> dict[str, Any]:
         "verdict": section.verdict,
         "words": section.words,
         "do": section.do,
+        "trials": section.trials,
+        "attacked": section.attacked,
         "numbers": [
             {
                 "name": number.name,

@@ -18,6 +18,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "BN": "Batch normalisation: layers that use the mean and variance of a batch.",
         "canary": "A made-up record, or client, put into a second run to see whether it can be "
         "found again.",
+        "checked": "Of logs and tables: held against the settings and the run's own files. Nobody "
+        "attacked them.",
         "clip norm": "Largest length of one record's or one client's share of an update.",
         "dB": "Decibel, of a rebuilt picture's likeness: from "
         f"{CLEAR_PSNR:g} on it counts as recovered.",
@@ -34,6 +36,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "LiRA": "Likelihood ratio attack (Carlini 2022): compares with models trained with and "
         "without a record.",
         "PLD": "Privacy loss distribution: the accountant that adds up ε over rounds.",
+        "population": "Of an attacker: it takes the model's running statistics for the batch's.",
+        "profile": "Means and variances of a layer's values over one client's records.",
         "PSNR": "Likeness of a rebuilt picture to the original, in dB.",
         "RMIA": "Robust membership inference attack (Zarifzadeh 2024): compares a record with "
         "others.",
@@ -44,6 +48,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "of noise.",
         "SSIM": "Structural similarity of two pictures: 1 where they are the same.",
         "total": "Sum over the clients, which is decrypted; of single clients only scores are.",
+        "trial": "A run of the audit's own, with other clients or other settings than this run.",
         "TPR": "True positive rate: share of training records that an attack recognises.",
     }
 )

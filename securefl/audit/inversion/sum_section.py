@@ -135,11 +135,11 @@ def sum_table(tried: SumsTried) -> PageTable:
 
 
 def figures(tried: SumsTried) -> str:
-    """Return guess and best attack of the run's own sum and of those that were rebuilt from.
+    """Return the best attack of the run's own sum and of those that were rebuilt from, or of all.
 
-    Of all, where none was.
+    With the guess, and how many samples came back clearly; the run's own first.
     """
-    said, every = [], [*tried.each()]
+    said, every = list[str](), sorted(tried.each(), key=lambda one: one is not tried.own)
     telling = [one for one in every if one.is_rebuilt or one is tried.own]
     for one in telling if any(one.is_rebuilt for one in every) else every:
         name = one.surest
@@ -147,5 +147,7 @@ def figures(tried: SumsTried) -> str:
             best, guess = (
                 one.kind.told(one.average(row).value) for row in (one.by[name], one.baseline)
             )
-            said.append(f"{one.shape}: {best}, {guess} guessed")
+            n = one.by[name].score_NB.size
+            back = f"recovered {one.recovered(one.by[name]) * n:.0f} of {n}"
+            said.append(f"{one.shape}: {best}, {guess} guessed, {back}")
     return f" ({'; '.join(said)})" if said else ""

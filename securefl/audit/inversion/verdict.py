@@ -29,7 +29,7 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
         "and lacking them costs nothing for certain",
         lambda found: (
             "Sealing the statistics is no protection: who reads a client's gradient could rebuild "
-            f"its {found.noun} without them as well, so seal the model too, or add noise"
+            f"its {found.noun} without them as well"
         ),
         do='Set exchange.encrypt = "model".',
     ),
@@ -75,9 +75,9 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
 def if_sealed(found: HiddenStatistics) -> str:
     """Return what sealing the statistics alone would come to, in words."""
     if not found.there:
-        rebuilt = f"Who reads a client's gradient could rebuild its {found.noun}: seal the model"
+        rebuilt = f"Who reads a client's gradient could rebuild its {found.noun}"
         guess = f"Nobody rebuilds {found.noun} for certain better than a guess from the label"
-        return f"{rebuilt}, or add noise" if found.rebuilt else guess
+        return rebuilt if found.rebuilt else guess
     return decided(STATISTICS_SEALED, found)[1]
 
 
@@ -143,8 +143,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         "from the labels",
         lambda found: (
             f"{_ALL} From such a sum ({found.own}) {found.noun} are rebuilt better than a guess "
-            f"from the labels, {found.recovered:.0%} of them clearly: have more clients, steps or "
-            "samples in a round, or add noise"
+            f"from the labels, {found.recovered:.0%} of them clearly"
         ),
         do=(
             "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "
