@@ -22,6 +22,7 @@ import securefl.audit.exposure.verdict as exposure
 import securefl.audit.inversion.verdict as inversion
 import securefl.audit.membership.verdict as membership
 import securefl.audit.tracing.verdict as tracing
+from securefl.audit.findings import verdict_said
 from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES, UPDATE_READER
 from securefl.audit.retention import RETENTION
 from securefl.audit.rules import Rule
@@ -70,16 +71,17 @@ class Audit:
     sections: Mapping[str, Any]
 
     def verdict(self, section: str) -> str:
-        """Return the verdict in one word."""
-        return str(self.sections[section]["verdict"])
+        """Return the verdict in one word: where nobody attacked, `checked` for `holds`."""
+        return verdict_said(self.sections[section])
 
     def title(self, section: str) -> str:
         """Return the section's title."""
         return str(self.sections[section]["title"])
 
     def words(self, section: str) -> str:
-        """Return the section's sentences."""
-        return str(self.sections[section]["words"])
+        """Return the section's sentences, those on trials at their end."""
+        found = self.sections[section]
+        return str(found["words"]) + (f" *Trials:* {found['trials']}" if found["trials"] else "")
 
     def numbers(self, section: str, begin: str) -> dict[str, Measured]:
         """Return all whose names begin so, by the rest of their names."""

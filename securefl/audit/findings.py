@@ -119,6 +119,12 @@ class Findings:
         return notebook_html(title, [], [table])
 
 
+def verdict_said(section: Mapping[str, Any]) -> str:
+    """Return the verdict of a section in the JSON: `checked` where it holds and nobody attacked."""
+    checked = section["verdict"] == Verdict.HOLDS and not section.get("attacked", True)
+    return "checked" if checked else str(section["verdict"])
+
+
 def signature_of(page: Path, name: str) -> Path:
     """Return the place of a member's signature of a report."""
     return page.with_suffix(f".{name}.sig")

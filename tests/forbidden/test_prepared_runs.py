@@ -408,8 +408,7 @@ PREPARED = {
                 "weak",
                 (
                     SUM + "One of this run (4 clients, 5 steps of 32) is too large for these "
-                    "attacks, which is no proof: from smaller sums rows were rebuilt better than a "
-                    "guess from the labels, the largest of 3 clients"
+                    "attacks, which is no proof, since smaller ones gave something away"
                 ),
             )
         },

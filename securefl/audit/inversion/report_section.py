@@ -33,6 +33,7 @@ from securefl.audit.inversion.verdict import (
     UPDATES_SEALED,
     if_nothing_is_sealed,
     if_sealed,
+    of_smaller,
     united,
 )
 from securefl.audit.rules import decided
@@ -190,13 +191,14 @@ def _with_sums(
 ) -> Section:
     """Return the section with attacks on sums of updates before all else, and their verdict."""
     tried = tried_sums(opened, effort.sums, seed)
-    verdict, words, do = decided(UPDATES_SEALED, tried.found(opened.kind().noun))
+    found = tried.found(opened.kind().noun)
+    verdict, words, do = decided(UPDATES_SEALED, found)
     return replace(
         section,
         verdict=verdict,
         do=do,
-        words=f"{words}{figures(tried)}.",
-        trials=section.words,
+        words=f"{words}{figures(tried.own)}.",
+        trials=f"{of_smaller(found)}{figures(*tried.small)}. {section.words}",
         numbers=[*sum_numbers(tried, seed), *section.numbers],
         tables=[sum_table(tried), *section.tables],
         notes=[*SUM_NOTES, *section.notes],
@@ -250,9 +252,8 @@ def _numbers(one: Attacked, found: HiddenStatistics, seed: int) -> list[Number]:
         named = f"{title(one)}: {kind.measure}, {name}"
         numbers.append(Number.of(named, _score(one, row), about, seed, kind.unit))
         if row.ssim_NB is not None:
-            likeness = _likeness(row.ssim_NB)
-            about = f"SSIM of the same; {how}"
-            numbers.append(Number.of(f"{title(one)}: SSIM, {name}", likeness, about, seed))
+            about, named = f"SSIM of the same; {how}", f"{title(one)}: SSIM, {name}"
+            numbers.append(Number.of(named, likeness(row.ssim_NB), about, seed))
     method = f"{kind.measure} of {kind.noun}: {METHOD}; {average}; paired; best adaptive is chosen "
     method += f"on the same {kind.noun}: {found.best}"
     named = f"{title(one)}: {_less(one, 'exact', 'best adaptive')}"
@@ -282,7 +283,7 @@ def _table(one: Attacked, found: HiddenStatistics) -> PageTable:
         cells.append("" if guessed else kind.shown(gained))
         cells.append(kind.shown(_score(one, row)))
         cells.append("" if guessed or row is exact else kind.shown(behind))
-        cells += [_plain(_likeness(row.ssim_NB))] if row.ssim_NB is not None else []
+        cells += [_plain(likeness(row.ssim_NB))] if row.ssim_NB is not None else []
         exempt = guessed or (row is exact and found.there)
         if gained.low > 0 and not exempt:
             alarming.add(len(rows))
@@ -298,7 +299,7 @@ def _score(one: Attacked, row: Rebuilt) -> Interval:
     return one.kind.interval(units(row.score_NB))
 
 
-def _likeness(ssim_NB: Scores) -> Interval:
+def likeness(ssim_NB: Scores) -> Interval:
     """Return the mean structural similarity, in an interval that ends where it can: -1 and 1."""
     found = mean_interval(units(ssim_NB))
     return Interval(found.value, max(found.low, -1.0), min(found.high, 1.0))

@@ -129,10 +129,14 @@ class SumsFound:
 _ALL = "Nobody received a single client's update, and everybody the sum of all of a round."
 
 
-def _smaller(found: SumsFound) -> str:
+def of_smaller(found: SumsFound) -> str:
+    """Return what sums that are smaller than the run's own gave away: a trial, not this run."""
     if not found.smaller:
-        return "and nothing from smaller ones"
-    return f"but {found.noun} were from smaller sums, the largest of {found.smaller[-1]}"
+        return "Smaller sums gave nothing away"
+    return (
+        f"From smaller sums {found.noun} were rebuilt better than a guess from the labels, the "
+        f"largest of {found.smaller[-1]}"
+    )
 
 
 UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
@@ -156,7 +160,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         "from a sum as large as the run's own they are not",
         lambda found: (
             f"{_ALL} From such a sum ({found.own}) no {found.noun} were rebuilt for certain better "
-            f"than a guess from the labels, {_smaller(found)}"
+            "than a guess from the labels"
         ),
     ),
     Rule(
@@ -166,8 +170,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         "are rebuilt",
         lambda found: (
             f"{_ALL} One of this run ({found.own}) is too large for these attacks, which is no "
-            f"proof: from smaller sums {found.noun} were rebuilt better than a guess from the "
-            f"labels, the largest of {found.smaller[-1]}"
+            "proof, since smaller ones gave something away"
         ),
         do=(
             "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "
