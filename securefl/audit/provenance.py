@@ -227,9 +227,10 @@ class Provenance:
         if not self.sessions:
             return f"{names:.300}; whether as one process, the folder does not say"
         if self.simulated:
+            data = "" if self.task else f" (data set {self.settings['data']['dataset']})"
             return (
-                "Simulation: one process, one operator, who held all keys and all data. Names of "
-                f"it, and nobody's: server, authority, {names:.300}"
+                f"Simulation: one process, one operator, who held all keys and all data{data}. "
+                f"Names, not institutions: server, authority, {names:.300}"
             )
         return f"processes of their own: server, authority, {names:.300}; who operates each: below"
 
