@@ -10,7 +10,7 @@ import click
 from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from securefl.audit.provenance import Auditor, Party
     from securefl.exchange.card_keys import CardKeys
@@ -110,17 +110,24 @@ IF_IT_DIFFERS = (
 )
 
 
-def _changed(folder: Path, page: Path) -> str:
+def _read(page: Path) -> dict[str, bytes]:
+    """Return the files of a report by name, read once; raises RunFolderError."""
+    from securefl.audit.provenance import read_file
+
+    return {path.name: read_file(path) for path in (page, page.with_suffix(".json"))}
+
+
+def _changed(folder: Path, page: Path, files: Mapping[str, bytes]) -> str:
     """Return in words each file of a run that is not as its report says; empty where all are.
 
     Raises:
-        RunFolderError: there is no report, or a file cannot be read.
+        RunFolderError: a file cannot be read.
     """
-    from securefl.audit.provenance import differences, read_file
+    from securefl.audit.provenance import differences
     from securefl.io.text import printable
 
-    found = differences(folder, read_file(page.with_suffix(".json")), page_in(page, folder))
-    return printable("; ".join(found))
+    numbers = files[page.with_suffix(".json").name]
+    return printable("; ".join(differences(folder, numbers, page_in(page, folder))))
 
 
 def compare(folder: Path, page: Path, *, why: str) -> None:
@@ -131,18 +138,11 @@ def compare(folder: Path, page: Path, *, why: str) -> None:
         ClickException: a file of the run is another than when it was audited.
     """
     numbers = page.with_suffix(".json")
-    if changed := _changed(folder, page):
+    if changed := _changed(folder, page, _read(page)):
         raise click.ClickException(
             f"{why}\n{folder}: not as {numbers} says: {changed}\n{IF_IT_DIFFERS}"
         )
     click.echo(f"{why}\nEach file of {folder} is as {numbers} says.")
-
-
-def _files(page: Path) -> dict[str, bytes]:
-    """Return the files of a report by name; raises RunFolderError."""
-    from securefl.audit.provenance import read_file
-
-    return {path.name: read_file(path) for path in (page, page.with_suffix(".json"))}
 
 
 def sign(
@@ -161,8 +161,8 @@ def sign(
     from securefl_keys.roster import load_roster
     from securefl_keys.signed_report import SignedReport, own_certificate
 
-    roster = load_roster(keys)
-    if changed := _changed(folder, page):
+    roster, files = load_roster(keys), _read(page)
+    if changed := _changed(folder, page, files):
         raise click.ClickException(
             f"{folder}: not as {page.with_suffix('.json')} says, so nothing was signed: {changed}\n"
             f"{IF_IT_DIFFERS}"
@@ -175,7 +175,7 @@ def sign(
             f"{error}, by roster version {roster.file.version} in {keys}: where it joined since, "
             "take the newest bundle (securefl keys export --out NEW-FOLDER)"
         ) from error
-    return signature_of(page, holder.name), SignedReport.signing(identity, _files(page)).encode()
+    return signature_of(page, holder.name), SignedReport.signing(identity, files).encode()
 
 
 def verify(folder: Path, page: Path, keys: Path) -> None:
@@ -195,7 +195,7 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
     from securefl_keys.roster import load_roster
     from securefl_keys.signed_report import verified_report
 
-    roster, files = load_roster(keys), _files(page)
+    roster, files = load_roster(keys), _read(page)
     signed, wrong = list[str](), list[str]()
     for path in signatures(page):
         try:
@@ -208,6 +208,7 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
                 f"  {holder.name} ({holder.role}), by its own clock on {signer.signed}, "
                 f"certificate {signer.fingerprint}"
             )
+    signed = list(dict.fromkeys(signed))  # a copy of a signature under another name counts once
     by = (
         f"Checked by roster version {roster.file.version} of {roster.ca.name}, signed on "
         f"{roster.file.created}: it knows of no later revocation, so ask for the newest bundle."
@@ -219,7 +220,7 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
             "alike: have it signed, with --sign"
         )
     # Where no signature holds, the report may be anybody's: what it says of files is worth nothing.
-    if signed and (changed := _changed(folder, page)):
+    if signed and (changed := _changed(folder, page, files)):
         wrong.append(f"{folder}: not as it was audited: {changed}")
     if wrong:
         signers = "\n".join(["Signatures that hold:", *signed, ""]) if signed else ""

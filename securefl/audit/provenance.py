@@ -70,7 +70,7 @@ class Party:
         if self.revoked:
             when = "before the run ended" if self.revoked <= ended else "after the run"
             return f"revoked on {self.revoked}, {when}"
-        if not self.until:
+        if not (self.until and began):
             return "-"
         return "valid" if self.since <= began and ended <= self.until else "not valid all the time"
 

@@ -219,6 +219,10 @@ def every_changed_file_is_named(folder, bundle):
         assert path.name in failed.output
         assert "docs/officer.md, If it differs" in failed.output
         path.write_bytes(content)
+    copied = next(folder.glob("audit.*.sig"))
+    shutil.copy(copied, folder / "audit.another.sig")
+    assert invoke(folder, *bundle).output.count("by its own clock") == 2
+    (folder / "audit.another.sig").unlink()
     (folder / "audit.nobody.sig").write_text("{}")
     assert "audit.nobody.sig: " in invoke(folder, *bundle).output
     (folder / "audit.nobody.sig").unlink()
