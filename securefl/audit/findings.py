@@ -19,6 +19,8 @@ from securefl.io.json import parsed
 PAGE, FINDINGS = "audit.html", "audit.json"
 """Names of a report's files in the run's folder."""
 MAX_BYTES = 2**26
+CHECKED = "checked"
+"""Word in the place of `holds` for a section that nobody attacked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ class Section:
     """False where logs and tables were checked, and nobody attacked."""
 
     @property
+    def said(self) -> str:
+        """Verdict in one word: `checked` where it holds and nobody attacked."""
+        return _said(self.verdict, attacked=self.attacked)
+
+    @property
     def measured(self) -> bool:
         """False where the audit could not measure what the section is about."""
         return not self.words.startswith(NOT_MEASURED)
@@ -105,14 +112,12 @@ class Findings:
         return text.encode(errors="backslashreplace") + b"\n"
 
     def __repr__(self) -> str:
-        verdicts = ", ".join(f"{section.key}: {section.verdict}" for section in self.sections)
+        verdicts = ", ".join(f"{section.key}: {section.said}" for section in self.sections)
         return f"Findings({self.run}, {verdicts})"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the verdict of each section, in words."""
-        rows = [
-            (section.verdict.upper(), section.title, section.words) for section in self.sections
-        ]
+        rows = [(section.said.upper(), section.title, section.words) for section in self.sections]
         bad = frozenset(i for i, of in enumerate(self.sections) if of.verdict is Verdict.LEAKS)
         table = PageTable("Verdicts", ("Verdict", "Section", "In words"), rows, bad)
         title = f"Privacy audit of {self.run} ({self.effort}, seed {self.seed})"
@@ -120,9 +125,12 @@ class Findings:
 
 
 def verdict_said(section: Mapping[str, Any]) -> str:
-    """Return the verdict of a section in the JSON: `checked` where it holds and nobody attacked."""
-    checked = section["verdict"] == Verdict.HOLDS and not section.get("attacked", True)
-    return "checked" if checked else str(section["verdict"])
+    """Return the verdict of a section in the JSON in one word, as `Section.said`."""
+    return _said(section["verdict"], attacked=section.get("attacked", True))
+
+
+def _said(verdict: str, *, attacked: bool) -> str:
+    return CHECKED if verdict == Verdict.HOLDS and not attacked else str(verdict)
 
 
 def signature_of(page: Path, name: str) -> Path:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from securefl.audit.thresholds import CLEAR_PSNR
+from securefl.audit.thresholds import CLEAR_ERROR, CLEAR_PSNR
 
 MEANINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -39,6 +39,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "population": "Of an attacker: it takes the model's running statistics for the batch's.",
         "profile": "Means and variances of a layer's values over one client's records.",
         "PSNR": "Likeness of a rebuilt picture to the original, in dB.",
+        "recovered": "Of a rebuilt sample: so near to the original that it counts as the same, "
+        f"{CLEAR_PSNR:g} dB or more for a picture, {CLEAR_ERROR:g} σ or less for a row.",
         "RMIA": "Robust membership inference attack (Zarifzadeh 2024): compares a record with "
         "others.",
         "sealed": "Encrypted by its sender, so that the server adds it up and cannot read it.",

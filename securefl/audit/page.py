@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterator, Mapping
 
-from securefl.audit.findings import Findings, Number, Section
+from securefl.audit.findings import CHECKED, Findings, Number, Section
 from securefl.audit.glossary import used
 from securefl.audit.rules import Verdict
-from securefl.io.text import printable
 from securefl.io.html import rendered
+from securefl.io.text import printable
 
 TEMPLATE = "audit/page.html.jinja"
 BADGES = {
@@ -17,32 +17,24 @@ BADGES = {
     Verdict.HOLDS: "Holds",
 }
 """Badges of verdicts, in the order of alarm."""
-CHECKED = "Checked"
-"""Badge in the place of `Holds` for a section that nobody attacked."""
 LEGEND = {
     BADGES[Verdict.LEAKS]: "a claim is refuted, or somebody reads what nobody should.",
     BADGES[Verdict.WEAK]: "something is learnt, or a claim rests on little.",
     BADGES[Verdict.OPEN]: "nothing was claimed, or too little was there to measure; no good news.",
     BADGES[Verdict.HOLDS]: "attacked, and stood. An attack that fails is no proof.",
-    CHECKED: "logs and tables agree with the settings and with each other. Nobody attacked them.",
+    CHECKED.capitalize(): "logs and tables agree with the settings and with each other. Nobody "
+    "attacked them.",
 }
-
-
-def badge(section: Section) -> str:
-    """Return the word for a section's verdict."""
-    if section.verdict is Verdict.HOLDS and not section.attacked:
-        return CHECKED
-    return BADGES[section.verdict]
 
 
 def in_terminal(findings: Findings) -> str:
     """Return each section's verdict and words for a terminal, and what verdicts mean."""
     said = [
-        printable(f"{badge(section).upper():7} {section.title}: {section.words}")
+        printable(f"{section.said.upper():7} {section.title}: {section.words}")
         for section in findings.sections
     ]
-    used_badges = {badge(section) for section in findings.sections}
-    meant = [f"{word.upper():7} {means}" for word, means in LEGEND.items() if word in used_badges]
+    given = {section.said.capitalize() for section in findings.sections}
+    meant = [f"{word.upper():7} {means}" for word, means in LEGEND.items() if word in given]
     return "\n".join(["\n\n".join(said), "", *meant])
 
 
@@ -51,7 +43,6 @@ def html_page(findings: Findings) -> str:
     return rendered(
         TEMPLATE,
         findings=findings,
-        badge=badge,
         badges=BADGES,
         by_alarm=by_alarm(findings),
         worst=worst(findings),

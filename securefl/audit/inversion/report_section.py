@@ -93,7 +93,7 @@ _FIRST = {
         "Attacked were updates of one local step."
     ),
     Hidden.STATISTICS: "Attacked were updates of one local step.",
-    Hidden.UPDATES: "Had this run sealed its statistics alone:",
+    Hidden.UPDATES: "What follows is of this run, had it sealed its statistics alone.",
 }
 
 
@@ -104,7 +104,7 @@ _WITHOUT_BN = {
     False: (
         "The model has no BN, so no statistics to hide. Attacked were updates of one local step."
     ),
-    True: "Had this run not sealed single clients' updates:",
+    True: "What follows is of this run, had it not sealed single clients' updates.",
 }
 
 
@@ -221,7 +221,7 @@ def _if_statistics_were_sealed(compared: Sequence[tuple[Attacked, HiddenStatisti
     if not any(found.there for _, found in compared):
         return ""
     said = _grouped((if_sealed(found), title(one)) for one, found in compared)
-    return " ".join(["Had this run sealed its statistics:", *said])
+    return " ".join(["What follows is of this run, had it sealed its statistics.", *said])
 
 
 def _grouped(said: Iterable[tuple[str, str]]) -> Iterator[str]:
