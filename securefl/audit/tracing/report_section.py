@@ -112,7 +112,7 @@ _NOTES = (
 
 
 PROFILE, MEANS = "one client's profile", "its means alone"
-NOISY, OF_TEN = f"its profile with noise (σ = {SIGMA:g})", f"sum of {TEN} clients"
+NOISY, OF_TEN = f"profile with noise, σ = {SIGMA:g}", f"sum of {TEN} clients"
 
 
 def _curves(setup: TracingSetup) -> dict[str, dict[int, Interval]]:
