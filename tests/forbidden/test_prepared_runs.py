@@ -515,6 +515,16 @@ def test_verdict_and_sentence_are_true_of_the_run(prepared, name):
     check(name, sections(prepared(name)))
 
 
+def test_the_authoritys_own_log_makes_a_run_of_processes_checked(prepared):
+    """Without it the verdict is *weak*, by the table above."""
+    run = prepared("processes of a consortium")
+    (log,) = run.folder.parent.rglob("log/openings.jsonl")
+    verdict, words = sections(replace(run, log=log))[ENCRYPTION]
+    assert verdict == "holds"
+    assert "So say the run's folder and the authority's own log." in words
+    assert BY_FOLDER not in words
+
+
 OF_FOLDERS = {EXPOSURE, ENCRYPTION}
 ATTACKED = [name for name, (_, true) in PREPARED.items() if not true.keys() & OF_FOLDERS]
 
