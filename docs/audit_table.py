@@ -1,9 +1,10 @@
 """Tables of audits: the rules of verdicts, and several audits of one job side by side.
 
 python docs/audit_table.py docs/audit.md
+python docs/audit_table.py docs/officer.md
 
-writes the rules of verdicts into the page, between its two comments. docs/audited_demo.py makes the
-other table, a question a row, from the JSON of each audit.
+write the rules of verdicts, and what is kept until when, into the page, between its two comments.
+docs/audited_demo.py makes the other table, a question a row, from the JSON of each audit.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ import securefl.audit.exposure.verdict as exposure
 import securefl.audit.inversion.verdict as inversion
 import securefl.audit.membership.verdict as membership
 import securefl.audit.tracing.verdict as tracing
+from securefl.audit.findings import verdict_said
 from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES, UPDATE_READER
+from securefl.audit.retention import RETENTION
 from securefl.audit.rules import Rule
 from securefl.audit.thresholds import TABLE
 from securefl.federation.ledger import SERVER
 from securefl.report.views import Shows
 
 BEGIN, END = "<!-- by docs/audit_table.py -->\n", "<!-- until here -->"
+KEPT = "<!-- retention, by docs/audit_table.py -->\n"
 RULES: Mapping[str, Sequence[Rule[Any]]] = {
     "Who saw what": exposure.RULES,
     "Membership inference": membership.RULES,
@@ -67,16 +71,17 @@ class Audit:
     sections: Mapping[str, Any]
 
     def verdict(self, section: str) -> str:
-        """Return the verdict in one word."""
-        return str(self.sections[section]["verdict"])
+        """Return the verdict in one word: where nobody attacked, `checked` for `holds`."""
+        return verdict_said(self.sections[section])
 
     def title(self, section: str) -> str:
         """Return the section's title."""
         return str(self.sections[section]["title"])
 
     def words(self, section: str) -> str:
-        """Return the section's sentences."""
-        return str(self.sections[section]["words"])
+        """Return the section's sentences, those on trials at their end."""
+        found = self.sections[section]
+        return str(found["words"]) + (f" *Trials:* {found['trials']}" if found["trials"] else "")
 
     def numbers(self, section: str, begin: str) -> dict[str, Measured]:
         """Return all whose names begin so, by the rest of their names."""
@@ -120,6 +125,20 @@ def sentences(audits: Mapping[str, Audit]) -> str:
 
 def _of_words(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ["---"] * 3, *lines))
+
+
+def retention() -> str:
+    """Return what a run leaves, and until when: the same rows as in a report."""
+    lines = (RETENTION.columns, ["---"] * len(RETENTION.columns), *RETENTION.rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def filled(page: str) -> str:
+    """Return the page with each table that one of its comments asks for."""
+    for begin, content in ((BEGIN, verdicts()), (KEPT, retention())):
+        if begin in page:
+            page = written(page, content, begin)
+    return page
 
 
 def written(page: str, content: str, begin: str = BEGIN) -> str:
@@ -300,11 +319,11 @@ def _opened(audit: Audit) -> str:
 
 
 def main() -> None:
-    """Write the rules of verdicts into a page."""
+    """Write into a page what its comments ask for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("page", type=Path, help="a Markdown file with the two comments")
     page = parser.parse_args().page
-    page.write_text(written(page.read_text(), verdicts()))
+    page.write_text(filled(page.read_text()))
 
 
 if __name__ == "__main__":

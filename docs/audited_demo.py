@@ -22,8 +22,8 @@ from audit_table import Audit, markdown, sentences, table, written
 import securefl
 from securefl.audit.audits import FULL, QUICK, AuditEffort
 from securefl.audit.page import html_page
-from securefl.runs.folder_reader import holds_run
-from securefl.runs.folder_writer import RunFolder, write_atomically
+from securefl.runs.folder_reader import holds_run, is_finished
+from securefl.runs.folder_writer import write_atomically
 
 RUNS = {"plain": "none", "statistics sealed": "statistics", "model sealed": "model"}
 """Columns, by `exchange.encrypt`."""
@@ -49,7 +49,7 @@ def made(folder: Path, encrypt: str, effort: AuditEffort, say: Callable[[str], N
         say(f"{run}: runs …")
         settings = ["algorithm.name=fedtan", f"exchange.encrypt={encrypt}", f"run.rounds={ROUNDS}"]
         securefl.run(securefl.load_config(None, [*settings, "run.seed=0"]), out=run)
-    elif not RunFolder(run).is_finished():
+    elif not is_finished(run):
         say(f"{run}: goes on …")
         securefl.resume(run)
     if report.with_suffix(".json").exists():

@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from securefl_cli import audit_report
 from securefl_cli.completion import run_argument
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.own_data import Own, allowed_model_option, own_task_of, sites_option
-from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import steps_bar
 
 
@@ -57,15 +57,15 @@ from securefl_cli.progress import steps_bar
     "--sign",
     type=click.Path(path_type=Path),
     metavar="IDENTITY",
-    help="With --keys: sign the report as this member of the consortium; the signature lies "
-    "beside it, FILE.sig.",
+    help="With --keys: audit nothing, and sign the report that is there as this member of the "
+    "consortium. Several may: each signature lies beside it, as FILE.MEMBER.sig.",
 )
 @PASSPHRASE_FILE
 @click.option(
     "--verify",
     is_flag=True,
     help="Audit nothing, and say whether each file of the run is as the report says; with --keys, "
-    "whether report and files are as they were signed, and by whom.",
+    "whether report and files are as they were signed, and by which members.",
 )
 def audit(  # noqa: PLR0913  (a command has its options)
     *,
@@ -95,23 +95,28 @@ def audit(  # noqa: PLR0913  (a command has its options)
       securefl audit runs/first --full --out report.html
       securefl audit runs/first --site north=north/site.toml --site south=south/site.toml
       securefl audit runs/mine --task study:task
-      securefl audit runs/first --keys my-keys --openings log/openings.jsonl --sign officer
+      securefl audit runs/first --keys bundles/officer --openings log/openings.jsonl
+      securefl audit runs/first --keys bundles/officer --sign officer
+      securefl audit runs/first --keys bundles/officer --verify
       securefl audit runs/first --verify
-      securefl audit runs/first --keys my-keys --verify
 
     From Python a run on a task of your own is audited by securefl.audit_run(folder, task=task).
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.audit.audits import FULL, QUICK, audit_run
     from securefl.audit.findings import PAGE
-    from securefl.audit.page import html_page
-    from securefl.io.text import printable
+    from securefl.audit.page import html_page, in_terminal
     from securefl.runs.folder_reader import read_config
-    from securefl_keys.identity import load_identity
-    from securefl_keys.signed_report import SignedReport
 
     page = out or run_folder / PAGE
-    if sign and keys is None:
-        raise click.UsageError("--sign goes with --keys, the consortium's folder")
+    if sign or verify:
+        _require_no_audit(sign, verify=verify)
+    if sign:
+        if keys is None:
+            raise click.UsageError("--sign goes with --keys, the consortium's folder or bundle")
+        path, signature = audit_report.sign(run_folder, page, keys, sign, passphrase_file)
+        _write(path, signature)
+        click.echo(f"Signature of {page} and of its numbers: {path}")
+        return
     if verify and keys is None:
         why = "No signature was checked: that takes --keys, the consortium's folder or bundle."
         audit_report.compare(run_folder, page, why=why)
@@ -120,11 +125,7 @@ def audit(  # noqa: PLR0913  (a command has its options)
         audit_report.verify(run_folder, page, keys)
         return
     _check(page, out)
-    identity = None
-    if sign:
-        identity = load_identity(sign, read_passphrase(passphrase_file, confirm=False))
-    own = audit_report.own_files(page, run_folder)
-    by = audit_report.auditor(identity, keys, openings, own)
+    by = audit_report.auditor(keys, openings, audit_report.page_in(page, run_folder))
     if task and sites:
         raise click.UsageError("--task or --site: a run has one task")
     own_task = own_task_of(task) if task else None
@@ -133,24 +134,38 @@ def audit(  # noqa: PLR0913  (a command has its options)
     effort = QUICK if quick else FULL
     with steps_bar() as on_step:
         findings = audit_run(run_folder, effort, task=own_task, seed=seed, on_step=on_step, by=by)
-    for section in findings.sections:
-        said = printable(f"{section.verdict.upper():6} {section.title}: {section.words}")
-        click.echo(f"{said}\n")
-    numbers, signature = page.with_suffix(".json"), page.with_suffix(".sig")
-    written = {numbers: findings.to_json(), page: html_page(findings).encode()}
-    for path, content in written.items():
+    click.echo(in_terminal(findings))
+    numbers = page.with_suffix(".json")
+    for path, content in {numbers: findings.to_json(), page: html_page(findings).encode()}.items():
         _write(path, content)
-    signature.unlink(missing_ok=True)  # of a report that was here before
     click.echo(f"Report: {page}\nNumbers: {numbers}")
-    if identity:
-        named = {path.name: content for path, content in written.items()}
-        _write(signature, SignedReport.signing(identity, named).encode())
-        click.echo(f"Signature of {identity.name}: {signature}")
+
+
+AUDITING = {"quick", "seed", "sites", "model", "task", "openings"}
+"""Parameters of an audit, of no use to a signature or a check."""
+
+
+def _require_no_audit(sign: Path | None, *, verify: bool) -> None:
+    """Raise UsageError where one command is to sign or check a report and do something else."""
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in AUDITING
+        and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+    if sign and verify:
+        given.append("--verify")
+    if given:
+        raise click.UsageError(
+            f"{', '.join(given)}: --sign and --verify take the report that is there: audit first, "
+            "without them, and read it"
+        )
 
 
 def _check(page: Path, out: Path | None) -> None:
     """Check before minutes of work that both files can be written, and no other one is lost."""
-    from securefl.audit.findings import holds_findings
+    from securefl.audit.findings import holds_findings, signatures
 
     numbers = page.with_suffix(".json")
     if page.suffix.lower() == ".json":
@@ -159,6 +174,11 @@ def _check(page: Path, out: Path | None) -> None:
         raise click.BadParameter(f"{page.parent}: no such folder; make it first")
     if page.parent.is_dir() and not os.access(page.parent, os.W_OK):
         raise click.BadParameter(f"{page.parent}: cannot be written; choose a place with --out")
+    if signed := [path.name for path in signatures(page)]:
+        raise click.BadParameter(
+            f"{page} is signed ({', '.join(signed)}), and an audit would write another report in "
+            "its place: choose a place with --out, or move report and signatures away"
+        )
     if numbers.exists() and not holds_findings(numbers):
         raise click.BadParameter(
             f"{numbers}, where the numbers would go, is another file; give another name to --out"

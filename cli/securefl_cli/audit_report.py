@@ -7,55 +7,70 @@ from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from securefl_cli.passphrase import read_passphrase
 
-    from securefl.audit.provenance import Auditor
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from securefl.audit.provenance import Auditor, Party
     from securefl.exchange.card_keys import CardKeys
     from securefl_keys.certificates import HolderCertificate
-    from securefl_keys.identity import Identity
     from securefl_keys.roster import VerifiedRoster
 
 
-def auditor(
-    identity: Identity | None, keys: Path | None, log: Path | None, report: frozenset[str]
-) -> Auditor:
-    """Return whoever audits, and what they bring: see `Auditor`.
+def auditor(keys: Path | None, log: Path | None, page: str | None) -> Auditor:
+    """Return what whoever audits brings: see `Auditor`.
 
     Raises:
-        KeyFileError: the identity is of no member, or `keys` is no consortium's folder.
+        KeyFileError: `keys` is no consortium's folder.
     """
-    from securefl.audit.provenance import NOBODY, Auditor, Party
+    from securefl.audit.provenance import Auditor, ConsortiumFiles
+    from securefl.crypto.artefact import digest
+    from securefl_keys import layout
+    from securefl_keys.key_files import text_of
+    from securefl_keys.policy import load_policy
+    from securefl_keys.roster import load_roster
+
+    if keys is None:
+        return Auditor(openings=log, page=page)
+    roster, card = load_roster(keys), _card_key(keys)
+    files = ConsortiumFiles(
+        roster.ca.name,
+        roster.file.version,
+        load_policy(keys).version,
+        digest(text_of(keys / layout.POLICY).encode()),
+    )
+    known = (card.key_id, card.epoch) if card else ("", 0)
+    return Auditor([*_parties(keys, roster)], *known, log, page, files)
+
+
+def _parties(keys: Path, roster: VerifiedRoster) -> Iterator[Party]:
+    """Yield all that the consortium knows: members, former ones, and both authorities."""
+    from securefl.audit.provenance import Party
     from securefl.crypto.artefact import digest, moment
     from securefl_keys.certificate_form import der_of, key_id_of
-    from securefl_keys.roster import load_roster
-    from securefl_keys.signed_report import own_certificate
 
-    roster = load_roster(keys) if keys else None
-    card = _card_key(keys) if keys else None
-    name = NOBODY
-    if identity and roster:
-        holder = own_certificate(identity, roster)
-        name = f"{holder.name} ({holder.role}), certificate {digest(der_of(holder.certificate))}"
-    parties = []
-    if keys and roster:
-        certified = [*roster.members.values(), *authority_certificate(keys, roster)]
-        parties = [
-            Party(
-                member.name,
-                member.role,
-                digest(der_of(member.certificate)),
-                moment(member.certificate.not_valid_after_utc),
-                member.key_id,
-            )
-            for member in certified
-        ]
-        ca = roster.ca
-        until = moment(ca.certificate.not_valid_after_utc)
-        key = key_id_of(ca.public_key)
-        parties.append(Party(ca.name, "certificate authority", ca.fingerprint, until, key))
-    known = (card.key_id, card.epoch) if card else ("", 0)
-    return Auditor(name, parties, *known, openings=log, report=report)
+    for entry in roster.file.revoked:
+        yield Party(entry.name, entry.role, key=entry.key_id, revoked=entry.at)
+    for member in [*roster.members.values(), *authority_certificate(keys, roster)]:
+        certificate = member.certificate
+        yield Party(
+            member.name,
+            member.role,
+            digest(der_of(certificate)),
+            moment(certificate.not_valid_before_utc),
+            moment(certificate.not_valid_after_utc),
+            member.key_id,
+        )
+    ca = roster.ca
+    yield Party(
+        ca.name,
+        "certificate authority",
+        ca.fingerprint,
+        moment(ca.certificate.not_valid_before_utc),
+        moment(ca.certificate.not_valid_after_utc),
+        key_id_of(ca.public_key),
+    )
 
 
 def authority_certificate(keys: Path, roster: VerifiedRoster) -> Iterator[HolderCertificate]:
@@ -84,11 +99,35 @@ def _card_key(keys: Path) -> CardKeys | None:
     return card_keys_in(keys, found[0]) if found else None
 
 
-def own_files(page: Path, folder: Path) -> frozenset[str]:
-    """Return the names of a report's files where they lie in the run's folder; none elsewhere."""
-    if page.parent.resolve() != folder.resolve():
-        return frozenset()
-    return frozenset({page.name, *(page.with_suffix(end).name for end in (".json", ".sig"))})
+def page_in(page: Path, folder: Path) -> str | None:
+    """Return the name of a report's page where it lies in the run's folder; None elsewhere."""
+    return page.name if page.parent.resolve() == folder.resolve() else None
+
+
+IF_IT_DIFFERS = (
+    "Sign nothing, and use neither run nor report: ask whoever made the report for both again, and "
+    "tell those who signed (docs/officer.md, If it differs)."
+)
+
+
+def _read(page: Path) -> dict[str, bytes]:
+    """Return the files of a report by name, read once; raises RunFolderError."""
+    from securefl.audit.provenance import read_file
+
+    return {path.name: read_file(path) for path in (page, page.with_suffix(".json"))}
+
+
+def _changed(folder: Path, page: Path, files: Mapping[str, bytes]) -> str:
+    """Return in words each file of a run that is not as its report says; empty where all are.
+
+    Raises:
+        RunFolderError: a file cannot be read.
+    """
+    from securefl.audit.provenance import differences
+    from securefl.io.text import printable
+
+    numbers = files[page.with_suffix(".json").name]
+    return printable("; ".join(differences(folder, numbers, page_in(page, folder))))
 
 
 def compare(folder: Path, page: Path, *, why: str) -> None:
@@ -98,54 +137,92 @@ def compare(folder: Path, page: Path, *, why: str) -> None:
         RunFolderError: a file is missing, or cannot be read.
         ClickException: a file of the run is another than when it was audited.
     """
-    from securefl.audit.provenance import differences, read_file
-    from securefl.io.text import printable
-
     numbers = page.with_suffix(".json")
-    changed = differences(folder, read_file(numbers), own_files(page, folder))
-    if changed:
+    if changed := _changed(folder, page, _read(page)):
         raise click.ClickException(
-            f"{why}\n{folder}: not as {numbers} says: " + printable("; ".join(changed))
+            f"{why}\n{folder}: not as {numbers} says: {changed}\n{IF_IT_DIFFERS}"
         )
     click.echo(f"{why}\nEach file of {folder} is as {numbers} says.")
 
 
-def verify(folder: Path, page: Path, keys: Path) -> None:
-    """Check a signed report and each file of its run, and say what was found.
-
-    Of a report that was not signed, `compare` says what it can, and it is refused.
+def sign(
+    folder: Path, page: Path, keys: Path, place: Path, passphrase_file: Path | None
+) -> tuple[Path, bytes]:
+    """Sign a report that is there, of a run that is as it says; return the signature and its place.
 
     Raises:
-        KeyFileError: the signature is none, not of the consortium, or of other files.
-        RunFolderError: a file is missing, or cannot be read.
+        KeyFileError: the identity is of no member, or `keys` is no consortium's folder.
+        RunFolderError: there is no report, or a file cannot be read.
         ClickException: a file of the run is another than when it was audited.
     """
-    from securefl.audit.provenance import differences, read_file
-    from securefl.io.text import printable
-    from securefl_keys.key_files import found_in
+    from securefl.audit.findings import signature_of
+    from securefl.errors import UnknownClient
+    from securefl_keys.identity import load_identity
+    from securefl_keys.roster import load_roster
+    from securefl_keys.signed_report import SignedReport, own_certificate
+
+    roster, files = load_roster(keys), _read(page)
+    if changed := _changed(folder, page, files):
+        raise click.ClickException(
+            f"{folder}: not as {page.with_suffix('.json')} says, so nothing was signed: {changed}\n"
+            f"{IF_IT_DIFFERS}"
+        )
+    identity = load_identity(place, read_passphrase(passphrase_file, confirm=False))
+    try:
+        holder = own_certificate(identity, roster)
+    except UnknownClient as error:
+        raise UnknownClient(
+            f"{error}, by roster version {roster.file.version} in {keys}: where it joined since, "
+            "take the newest bundle (securefl keys export --out NEW-FOLDER)"
+        ) from error
+    return signature_of(page, holder.name), SignedReport.signing(identity, files).encode()
+
+
+def verify(folder: Path, page: Path, keys: Path) -> None:
+    """Check all signatures of a report and each file of its run, and say what was found.
+
+    Of a report that nobody signed, `compare` says what it can, and it is refused.
+
+    Raises:
+        KeyFileError: `keys` is no consortium's folder.
+        RunFolderError: a file is missing, or cannot be read.
+        ClickException: a signature does not hold, or a file of the run is another than when it
+            was audited.
+    """
+    from securefl.audit.findings import signatures
+    from securefl.audit.provenance import read_file
+    from securefl.errors import KeyFileError
     from securefl_keys.roster import load_roster
     from securefl_keys.signed_report import verified_report
 
-    numbers, signature = page.with_suffix(".json"), page.with_suffix(".sig")
-    roster = load_roster(keys)
-    if not signature.exists():
-        compare(folder, page, why=f"{page}: not signed; there is no {signature.name} beside it.")
+    roster, files = load_roster(keys), _read(page)
+    signed, wrong = list[str](), list[str]()
+    for path in signatures(page):
+        try:
+            signer = verified_report(read_file(path).decode(errors="replace"), files, roster)
+        except KeyFileError as error:
+            wrong.append(f"{path.name}: {error}")
+        else:
+            holder = signer.holder
+            signed.append(
+                f"  {holder.name} ({holder.role}), by its own clock on {signer.signed}, "
+                f"certificate {signer.fingerprint}"
+            )
+    signed = list(dict.fromkeys(signed))  # a copy of a signature under another name counts once
+    by = (
+        f"Checked by roster version {roster.file.version} of {roster.ca.name}, signed on "
+        f"{roster.file.created}: it knows of no later revocation, so ask for the newest bundle."
+    )
+    if not (signed or wrong):
+        compare(folder, page, why=f"{page}: not signed; no signature lies beside it.")
         raise click.ClickException(
             "nobody has signed this report, so whoever can write it can change findings and files "
             "alike: have it signed, with --sign"
         )
-    files = {path.name: read_file(path) for path in (page, numbers)}
-    text = read_file(signature).decode(errors="replace")
-    with found_in(signature):
-        signer = verified_report(text, files, roster)
-    changed = differences(folder, files[numbers.name], own_files(page, folder))
-    if changed:
-        raise click.ClickException(
-            f"{folder}: not as it was audited on {signer.signed}: " + printable("; ".join(changed))
-        )
-    holder = signer.holder
-    click.echo(
-        f"{page} and each file of {folder} are as {holder.name} ({holder.role} of "
-        f"{roster.ca.name}) signed them on {signer.signed}.\n"
-        f"Certificate of {holder.name}: {signer.fingerprint}"
-    )
+    # Where no signature holds, the report may be anybody's: what it says of files is worth nothing.
+    if signed and (changed := _changed(folder, page, files)):
+        wrong.append(f"{folder}: not as it was audited: {changed}")
+    if wrong:
+        signers = "\n".join(["Signatures that hold:", *signed, ""]) if signed else ""
+        raise click.ClickException("\n".join([signers + "; ".join(wrong), by, IF_IT_DIFFERS]))
+    click.echo("\n".join([f"{page} and each file of {folder} are as signed by:", *signed, by]))

@@ -29,6 +29,7 @@ from securefl_keys.certificate_form import (
     AUTHORITY,
     MAX_NAME_BYTES,
     MEMBER_ROLES,
+    ROLES,
     Role,
     alike,
     der_of,
@@ -214,8 +215,20 @@ def load_roster(
 def load_authority_certificate(
     directory: Path, authority: str | None, at: datetime
 ) -> ConsortiumAuthority:
-    """Load the folder's CA certificate; raises ForeignAuthority for another fingerprint."""
+    """Load the folder's CA certificate.
+
+    Raises:
+        KeyFileError: there is none.
+        ForeignAuthority: of another fingerprint.
+    """
     path = directory / layout.CA_CERTIFICATE
+    if not path.exists():
+        roles = [role for role in ROLES if (directory / role / layout.CA_CERTIFICATE).exists()]
+        if roles:
+            raise KeyFileError(
+                f"{directory}: has a bundle for each role; name one of them, such as "
+                f"{directory / roles[0]}"
+            )
     text = text_of(path)
     with found_in(path):
         ca = read_authority(text, at)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from securefl.errors import KeyFileError
+from securefl.errors import CertificateRefused, KeyFileError
 from securefl_keys import layout
 from securefl_keys.bundle import Bundle
 from securefl_keys.certificate_form import Role
@@ -375,7 +375,11 @@ def _with_identity(verdict: FolderVerdict, identity: Path) -> FolderVerdict:
         return replace(verdict, problems=(*verdict.problems, unchecked))
     try:
         mine = listed(identity, verdict.roster)
-        mine.require_role(verdict.role or mine.role)
+        if verdict.role not in {None, mine.role}:
+            raise CertificateRefused(
+                f"{mine.name} is {mine.role} by its certificate, and this is the bundle of role "
+                f"{verdict.role}: verify the bundle of role {mine.role}"
+            )
     except KeyFileError as error:
         return replace(verdict, problems=(*verdict.problems, str(error)))
     path = identity / layout.IDENTITY_CERTIFICATE

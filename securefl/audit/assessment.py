@@ -3,15 +3,18 @@
 What a run cannot know, such as its purpose, is left to the officer, and says so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from securefl.audit.findings import Section
 from securefl.audit.provenance import Provenance
 from securefl.audit.rules import Verdict
+from securefl.build.exchange import quorum_of
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.io.html import PageTable
 from securefl.report.views import OUTSIDER, Shows, views
 from securefl.runs.folder_reader import RunRecord
 from securefl.settings.tables import Config
+from securefl.types import Kind
 
 YOURS = "Yours to write"
 
@@ -28,41 +31,15 @@ def outline(run: RunRecord, of: Provenance, sections: Sequence[Section]) -> Page
 def _points(
     run: RunRecord, of: Provenance, sections: Sequence[Section]
 ) -> Iterator[tuple[str, str]]:
-    config = run.config
-    n_train = sum(count.train for count in of.data.values())
-    yield (
-        "Processing (7 a)",
-        (
-            f"{len(of.data)} clients train one model by {config.algorithm.name} in "
-            f"{len(run.metrics)} rounds, {of.began or 'an unknown time'} to {of.ended}. Records "
-            "themselves are not sent."
-        ),
-    )
-    yield "Purpose, and legal basis (7 a)", YOURS
-    yield (
-        "Data subjects (7 a)",
-        (
-            f"{n_train:,} records train. Their categories, and whether any is of a special "
-            f"category (Art. 9): {YOURS.lower()}"
-        ),
-    )
-    yield "Controllers", f"Each client for its own records: {', '.join(of.data):.500}"
+    yield from _processing(run, of)
+    yield from _parties(of)
     yield from _recipients(run)
     yield "Necessity and proportionality (7 b)", YOURS
-    yield from _risks(sections)
-    yield "Measures (7 d)", " ".join(_measures(config))
-    yield (
-        "Retention",
-        (
-            "The run itself leaves no record of a person in its folder; model, checkpoint and "
-            "statistics follow from them. This report is in it (mode 0600): its pictures, where it "
-            "has any, are rebuilt from records, and near to them where an attack went well. "
-            "Whoever signs or answers for the run may get it, and nobody else. Delete all, and "
-            "the clients' folders of rounds, when the model is no longer needed: "
-            f"{YOURS.lower()} until when"
-        ),
-    )
+    yield from _risks(run, of, sections)
+    yield "Measures (7 d)", " ".join(_measures(run.config))
+    yield "Retention", f"The table Retention, below. {YOURS}: each date"
     yield "Transfers to third countries (Art. 44)", YOURS
+    yield "Information, and objection (Art. 13, 14, 21): how persons learn of this", YOURS
     yield (
         "Access, rectification, erasure (Art. 15 to 17)",
         (
@@ -72,6 +49,57 @@ def _points(
     )
     yield "Notice of a breach (Art. 33, 34): who tells whom, by when", YOURS
     yield "Views of data subjects (9), advice of the officer (2)", YOURS
+    yield "Review (11)", f"When settings, members or the model's use change. {YOURS}: by when"
+    yield "Prior consultation (Art. 36), where a high risk is left", YOURS
+
+
+SIMULATED = "Simulation: one process of one operator played all parties, under names."
+"""Beginning of rows that speak of parties."""
+
+
+def _processing(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
+    """Yield processing, purpose and data subjects."""
+    simulated = f"{SIMULATED} " if of.simulated else ""
+    n_train = sum(count.train for count in of.data.values())
+    n_test = of.shared_test + sum(count.test or 0 for count in of.data.values())
+    tests = ", one set that all share" if of.shared_test else ""
+    yield (
+        "Processing (7 a)",
+        (
+            f"{simulated}{len(of.data)} clients train one model by {run.config.algorithm.name} in "
+            f"{len(run.metrics)} rounds, {of.began or 'an unknown time'} to {of.ended}. Records "
+            "themselves are not sent."
+        ),
+    )
+    yield "Purpose, and legal basis (7 a)", YOURS
+    yield (
+        "Data subjects (7 a)",
+        (
+            f"{simulated}{n_train:,} records train, and {n_test:,} test{tests}. How many persons "
+            "these are, their categories, and whether any is of a special category (Art. 9): "
+            f"{YOURS.lower()}"
+        ),
+    )
+
+
+def _parties(of: Provenance) -> Iterator[tuple[str, str]]:
+    """Yield controllers, processors, and who operates each party."""
+    names = f"{', '.join(of.data):.500}"
+    yield (
+        "Controllers",
+        f"{SIMULATED} Its clients stand for controllers: {names}"
+        if of.simulated
+        else f"Each client for its own records: {names}",
+    )
+    yield "Joint controllers, and their arrangement (Art. 26)", YOURS
+    yield (
+        "Processors, and their contracts (Art. 28)",
+        (
+            "The operators of server and authority, where they are no clients; two that are "
+            f"independent of each other. {YOURS}: the contracts"
+        ),
+    )
+    yield "Of each party: operator, legal entity, address, contact, officer (DPO)", YOURS
 
 
 def _recipients(run: RunRecord) -> Iterator[tuple[str, str]]:
@@ -88,6 +116,13 @@ def _recipients(run: RunRecord) -> Iterator[tuple[str, str]]:
         ciphertext = any(f.shows is Shows.LENGTH for f in view.fields)
         what = [*shown, *(["ciphertexts that it cannot read"] if ciphertext else [])]
         yield f"Recipient: {role} (30 d)", f"Received {', '.join(what) or 'nothing'}"
+    yield (
+        "Recipient: whoever gets the final model (30 d)",
+        (
+            "Receives the model, and what it remembers of records: sections on membership and ε. "
+            f"Who that is: {YOURS.lower()}"
+        ),
+    )
 
 
 LYING = (
@@ -100,17 +135,70 @@ LYING = (
 """Risk of a server that deviates, which no audit of a run sees."""
 
 
-def _risks(sections: Sequence[Section]) -> Iterator[tuple[str, str]]:
+def _fewest(ledger: Sequence[Entry], clients: Container[str]) -> int:
+    """Return the number of clients in the smallest total; 0 where they sent none."""
+    senders: dict[tuple[int, int, str], set[str]] = {}
+    for entry in ledger:
+        summed = entry.kind in {Kind.PARAMETERS, Kind.STATISTICS}
+        if summed and entry.receiver == SERVER and entry.sender in clients:
+            senders.setdefault((entry.round, entry.exchange, entry.name), set()).add(entry.sender)
+    return min(map(len, senders.values()), default=0)
+
+
+def _comparing(run: RunRecord, of: Provenance) -> str:
+    """Return what clients that put together what they know read of another one."""
+    fewest, least = _fewest(run.ledger, of.data), run.config.exchange.min_clients
+    if fewest < 2:
+        return "No total of this run has a second client."
+    others = "the other one has" if fewest == 2 else f"{fewest - 1} of them that compare notes have"
+    rule = (
+        f" exchange.min_clients = {least} allows totals in which {least - 1} are enough."
+        if run.config.exchange.encrypt and least < fewest
+        else ""
+    )
+    noise = " Its own noise is still on them." if run.config.privacy.of_clients else ""
+    return (
+        f"The smallest total of this run is of {fewest} clients: {others} the last one's values, "
+        f"sealed or not, since the total less their own is just that.{noise}{rule} Against it: "
+        "more clients in a total, and differential privacy (privacy.level)."
+    )
+
+
+def _server_and_authority(run: RunRecord, of: Provenance) -> str:
+    """Return what the two read together."""
+    if not run.config.exchange.encrypt:
+        return "Nothing is sealed, so the server reads each client's messages by itself."
+    quorum = quorum_of(run.config)
+    keys = AUTHORITY if quorum.officers == 1 else f"{quorum.needed} of {quorum.officers} officers"
+    here = (
+        "Here one process of one operator was both"
+        if of.simulated
+        else f"Here they were processes of their own; who operates each: {YOURS.lower()}"
+    )
+    return (
+        f"The {SERVER} has all ciphertexts, and the secrets of the {keys} make all keys: together "
+        "they read each client's messages, and no audit sees it. By contract (Art. 28) they have "
+        f"two independent operators. {here}."
+    )
+
+
+def _risks(
+    run: RunRecord, of: Provenance, sections: Sequence[Section]
+) -> Iterator[tuple[str, str]]:
     yield "Risk (7 c): a server that lies", LYING
+    yield "Risk (7 c): clients that compare notes", _comparing(run, of)
+    yield "Risk (7 c): server and authority together", _server_and_authority(run, of)
     for section in sections:
         if section.verdict is not Verdict.HOLDS:
             yield (
                 f"Risk (7 c): {section.title}",
                 f"{str(section.verdict).capitalize()}. {section.words}",
             )
-    held = [section.title for section in sections if section.verdict is Verdict.HOLDS]
-    if held:
-        yield "Attacked, and stood (7 c)", ", ".join(held)
+    held = [section for section in sections if section.verdict is Verdict.HOLDS]
+    if attacked := [section.title for section in held if section.attacked]:
+        yield "Attacked, and stood (7 c)", ", ".join(attacked)
+    if checked := [section.title for section in held if not section.attacked]:
+        yield "Checked against the run's own files, not attacked (7 c)", ", ".join(checked)
     yield "Severity and likelihood of each risk (7 c)", YOURS
 
 

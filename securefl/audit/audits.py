@@ -32,6 +32,7 @@ from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import train_shadows
 from securefl.audit.provenance import Auditor, Provenance
 from securefl.audit.replay import Replay, in_the_clear, inspect_rounds, replayed
+from securefl.audit.retention import RETENTION
 from securefl.audit.rules import NOT_MEASURED, Verdict
 from securefl.audit.targets import (
     hidden_from_server,
@@ -155,7 +156,7 @@ def audit_run(
         facts,
         sections,
         of.as_json(),
-        (outline(run, of, sections), *of.tables()),
+        (outline(run, of, sections), RETENTION, *of.tables()),
     )
 
 
@@ -349,11 +350,13 @@ class _Audits:
     def _tracing(self) -> Section:
         clients = [whole(data, "a client") for data in self.task.clients]
         public, _ = public_rows(self.config, self.task)
+        sent = sent_statistics(self.config, self.run.ledger, self.task)
+        pairs = encryption.differing_by_one(self.evidence.openings)
         return tracing_section(
             self.trained.model,
             (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])),
             public,
-            sent_statistics(self.config, self.run.ledger, self.task),
+            replace(sent, pairs=pairs),
             self.seed,
             self.effort.name,
         )
@@ -361,7 +364,11 @@ class _Audits:
     def _encryption(self) -> Section:
         openings = self.evidence.openings
         seen = encryption.EncryptionEvidence(
-            self.config, openings, self.run.ledger, own_log=self.evidence.own_log
+            self.config,
+            openings,
+            self.run.ledger,
+            own_log=self.evidence.own_log,
+            in_one_process=self.evidence.in_one_process,
         )
         return encryption_section(seen, self.seed, self.effort.name)
 

@@ -16,10 +16,11 @@ from securefl.io.files import read_bounded
 from securefl.io.html import PageTable, Picture, notebook_html
 from securefl.io.json import parsed
 
-PAGE, FINDINGS, SIGNATURE = "audit.html", "audit.json", "audit.sig"
-AUDITS = frozenset({PAGE, FINDINGS, SIGNATURE})
-"""Files that an audit leaves in the run's folder."""
+PAGE, FINDINGS = "audit.html", "audit.json"
+"""Names of a report's files in the run's folder."""
 MAX_BYTES = 2**26
+CHECKED = "checked"
+"""Word in the place of `holds` for a section that nobody attacked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,15 @@ class Section:
     """Assumptions, and what the audit cannot see."""
     do: str = ""
     """Advice on what to do; empty where there is nothing to do."""
+    trials: str = ""
+    """Sentences on trials of other runs than this one, such as one that seals less; or empty."""
+    attacked: bool = True
+    """False where logs and tables were checked, and nobody attacked."""
+
+    @property
+    def said(self) -> str:
+        """Verdict in one word: `checked` where it holds and nobody attacked."""
+        return _said(self.verdict, attacked=self.attacked)
 
     @property
     def measured(self) -> bool:
@@ -102,18 +112,46 @@ class Findings:
         return text.encode(errors="backslashreplace") + b"\n"
 
     def __repr__(self) -> str:
-        verdicts = ", ".join(f"{section.key}: {section.verdict}" for section in self.sections)
+        verdicts = ", ".join(f"{section.key}: {section.said}" for section in self.sections)
         return f"Findings({self.run}, {verdicts})"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the verdict of each section, in words."""
-        rows = [
-            (section.verdict.upper(), section.title, section.words) for section in self.sections
-        ]
+        rows = [(section.said.upper(), section.title, section.words) for section in self.sections]
         bad = frozenset(i for i, of in enumerate(self.sections) if of.verdict is Verdict.LEAKS)
         table = PageTable("Verdicts", ("Verdict", "Section", "In words"), rows, bad)
         title = f"Privacy audit of {self.run} ({self.effort}, seed {self.seed})"
         return notebook_html(title, [], [table])
+
+
+def verdict_said(section: Mapping[str, Any]) -> str:
+    """Return the verdict of a section in the JSON in one word, as `Section.said`."""
+    return _said(section["verdict"], attacked=section.get("attacked", True))
+
+
+def _said(verdict: str, *, attacked: bool) -> str:
+    return CHECKED if verdict == Verdict.HOLDS and not attacked else str(verdict)
+
+
+def signature_of(page: Path, name: str) -> Path:
+    """Return the place of a member's signature of a report."""
+    return page.with_suffix(f".{name}.sig")
+
+
+def is_of_report(name: str, page: str = PAGE) -> bool:
+    """Return whether a file of this name is a report's page, its numbers, or a signature of it.
+
+    An older release had one signature, `audit.sig`.
+    """
+    stem = Path(page).stem
+    signature = name.startswith(f"{stem}.") and name.endswith(".sig") and "/" not in name
+    return signature or name in {page, f"{stem}.json"}
+
+
+def signatures(page: Path) -> list[Path]:
+    """Return the files with signatures of a report that lie beside it."""
+    beside = page.parent.iterdir() if page.parent.is_dir() else ()
+    return sorted(p for p in beside if p.name.endswith(".sig") and is_of_report(p.name, page.name))
 
 
 def holds_findings(path: Path) -> bool:
@@ -131,6 +169,8 @@ def _section(section: Section) -> dict[str, Any]:
         "verdict": section.verdict,
         "words": section.words,
         "do": section.do,
+        "trials": section.trials,
+        "attacked": section.attacked,
         "numbers": [
             {
                 "name": number.name,

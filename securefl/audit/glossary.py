@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from securefl.audit.thresholds import CLEAR_PSNR
+from securefl.audit.thresholds import CLEAR_ERROR, CLEAR_PSNR
 
 MEANINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -18,6 +18,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "BN": "Batch normalisation: layers that use the mean and variance of a batch.",
         "canary": "A made-up record, or client, put into a second run to see whether it can be "
         "found again.",
+        "checked": "Of logs and tables: held against the settings and the run's own files. Nobody "
+        "attacked them.",
         "clip norm": "Largest length of one record's or one client's share of an update.",
         "dB": "Decibel, of a rebuilt picture's likeness: from "
         f"{CLEAR_PSNR:g} on it counts as recovered.",
@@ -34,7 +36,11 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "LiRA": "Likelihood ratio attack (Carlini 2022): compares with models trained with and "
         "without a record.",
         "PLD": "Privacy loss distribution: the accountant that adds up ε over rounds.",
+        "population": "Of an attacker: it takes the model's running statistics for the batch's.",
+        "profile": "Means and variances of a layer's values over one client's records.",
         "PSNR": "Likeness of a rebuilt picture to the original, in dB.",
+        "recovered": "Of a rebuilt sample: so near to the original that it counts as the same, "
+        f"{CLEAR_PSNR:g} dB or more for a picture, {CLEAR_ERROR:g} σ or less for a row.",
         "RMIA": "Robust membership inference attack (Zarifzadeh 2024): compares a record with "
         "others.",
         "sealed": "Encrypted by its sender, so that the server adds it up and cannot read it.",
@@ -44,6 +50,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "of noise.",
         "SSIM": "Structural similarity of two pictures: 1 where they are the same.",
         "total": "Sum over the clients, which is decrypted; of single clients only scores are.",
+        "trial": "A run of the audit's own, with other clients or other settings than this run.",
         "TPR": "True positive rate: share of training records that an attack recognises.",
     }
 )

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterator, Mapping
 
-from securefl.audit.findings import Findings, Number, Section
+from securefl.audit.findings import CHECKED, Findings, Number, Section
 from securefl.audit.glossary import used
 from securefl.audit.rules import Verdict
 from securefl.io.html import rendered
+from securefl.io.text import printable
 
 TEMPLATE = "audit/page.html.jinja"
 BADGES = {
@@ -17,11 +18,24 @@ BADGES = {
 }
 """Badges of verdicts, in the order of alarm."""
 LEGEND = {
-    Verdict.LEAKS: "a claim is refuted, or somebody reads what nobody should.",
-    Verdict.WEAK: "something is learnt, or a claim rests on little.",
-    Verdict.OPEN: "nothing was claimed, or too little was there to measure.",
-    Verdict.HOLDS: "attacked, and stood. An attack that fails is no proof.",
+    BADGES[Verdict.LEAKS]: "a claim is refuted, or somebody reads what nobody should.",
+    BADGES[Verdict.WEAK]: "something is learnt, or a claim rests on little.",
+    BADGES[Verdict.OPEN]: "nothing was claimed, or too little was there to measure; no good news.",
+    BADGES[Verdict.HOLDS]: "attacked, and stood. An attack that fails is no proof.",
+    CHECKED.capitalize(): "logs and tables agree with the settings and with each other. Nobody "
+    "attacked them.",
 }
+
+
+def in_terminal(findings: Findings) -> str:
+    """Return each section's verdict and words for a terminal, and what verdicts mean."""
+    said = [
+        printable(f"{section.said.upper():7} {section.title}: {section.words}")
+        for section in findings.sections
+    ]
+    given = {section.said.capitalize() for section in findings.sections}
+    meant = [f"{word.upper():7} {means}" for word, means in LEGEND.items() if word in given]
+    return "\n".join(["\n\n".join(said), "", *meant])
 
 
 def html_page(findings: Findings) -> str:
@@ -32,7 +46,7 @@ def html_page(findings: Findings) -> str:
         badges=BADGES,
         by_alarm=by_alarm(findings),
         worst=worst(findings),
-        todo=[section for section in by_alarm(findings) if section.do],
+        todo=advice(findings),
         in_short=in_short(findings),
         means=first_uses(findings),
         legend=LEGEND,
@@ -45,6 +59,15 @@ def html_page(findings: Findings) -> str:
 def by_alarm(findings: Findings) -> list[Section]:
     """Return the sections, the most alarming first; among equals as they stand."""
     return sorted(findings.sections, key=lambda section: list(BADGES).index(section.verdict))
+
+
+def advice(findings: Findings) -> dict[str, list[Section]]:
+    """Return what to do, each advice once with the sections that give it; most alarming first."""
+    said: dict[str, list[Section]] = {}
+    for section in by_alarm(findings):
+        if section.do:
+            said.setdefault(section.do, []).append(section)
+    return said
 
 
 def worst(findings: Findings) -> Verdict:
@@ -61,18 +84,17 @@ def _worst_in_words(findings: Findings) -> str:
     leaking = _titles(findings, Verdict.LEAKS)
     weak = _titles(findings, Verdict.WEAK)
     still_open = _titles(findings, Verdict.OPEN)
-    held, n = len(_listed(findings, Verdict.HOLDS)), len(findings.sections)
+    held, n = _listed(findings, Verdict.HOLDS), len(findings.sections)
+    attacked = sum(section.attacked for section in held)
+    how = f"({attacked} attacked, {len(held) - attacked} checked)"
     if leaking:
         return f"Somebody learnt, or could have learnt, what they should not: {leaking}"
     if weak:
-        return (
-            "Nothing that was promised is broken. Something is learnt, or a claim rests on little: "
-            f"{weak}"
-        )
-    if held == n and n:
-        return f"All that was attacked held: {n} of {n} sections."
+        return f"No section leaks. Something is learnt, or a claim rests on little: {weak}"
+    if held and len(held) == n:
+        return f"{n} of {n} sections held {how}."
     if held:
-        return f"{held} of {n} sections held, and these are open: {still_open}"
+        return f"{len(held)} of {n} sections held {how}, and these are open: {still_open}"
     return "Nothing was promised, or too little was there to measure."
 
 
@@ -107,7 +129,7 @@ def _texts(findings: Findings) -> Iterator[str]:
 
 
 def _said_in(section: Section) -> Iterator[str]:
-    yield from (section.title, section.words, section.do, *section.notes)
+    yield from (section.title, section.words, section.do, section.trials, *section.notes)
     yield from (text for number in section.numbers for text in (number.name, number.method))
     for table in section.tables:
         yield from (table.title, *table.columns, *(cell for row in table.rows for cell in row))

@@ -1,6 +1,8 @@
 """Provenance of an audit: when, by whom, of which parties, keys, settings, data and files."""
 
+import getpass
 import hashlib
+import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -9,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from securefl.audit.findings import AUDITS, MAX_BYTES
+from securefl.audit.findings import MAX_BYTES, PAGE, is_of_report
 from securefl.data.samples import ClientData, samples
 from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.ledger import AUTHORITY, SERVER, utc_now
@@ -23,14 +25,27 @@ from securefl.runs.folder_reader import (
     RunRecord,
     read_soundly,
 )
-from securefl.runs.session import PACKAGES, read_environment
+from securefl.runs.session import PACKAGES, PROCESSES, read_environment
 from securefl.runs.task_record import DataRecord, TaskRecord, task_record
 from securefl.settings.load import flat
 from securefl.task import Task, client_names
 
-NOBODY = "nobody has signed this report"
 UNKNOWN = "not in --keys"
 """Words in the place of a certificate's digest."""
+SIGNATURES = (
+    "not in this file: signatures lie beside it, and securefl audit RUN --keys BUNDLE --verify "
+    "names all who have signed"
+)
+"""Words on who signed: a report is whole before anybody signs it."""
+
+
+def account() -> str:
+    """Return in words who makes a report, as far as the system knows."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        name = "without a name"
+    return f"account {name} on {platform.node() or 'a machine without a name'}; nobody vouches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +56,46 @@ class Party:
     role: str
     fingerprint: str = ""
     """SHA-256 of its certificate; empty where none is known."""
+    since: str = ""
+    """First time at which the certificate is valid, UTC."""
     until: str = ""
     """Last time at which the certificate is valid, UTC."""
     key: str = ""
     """SHA-256 of its public identity key, as SubjectPublicKeyInfo; empty where none is known."""
+    revoked: str = ""
+    """Time at which the consortium took it out, UTC; empty where it did not."""
+
+    def state(self, began: str, ended: str) -> str:
+        """Return in words whether the certificate was good during a run of these times."""
+        if self.revoked:
+            when = "before the run ended" if self.revoked <= ended else "after the run"
+            return f"revoked on {self.revoked}, {when}"
+        if not (self.until and began):
+            return "-"
+        return "valid" if self.since <= began and ended <= self.until else "not valid all the time"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsortiumFiles:
+    """Versions of the consortium's files by which parties are named."""
+
+    name: str
+    roster_version: int
+    policy_version: int
+    policy_sha256: str
+
+    def __str__(self) -> str:
+        """Return them in words."""
+        return (
+            f"{self.name}: roster version {self.roster_version}, policy version "
+            f"{self.policy_version} (SHA-256 {self.policy_sha256})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Auditor:
-    """Whoever audits, and what they bring beside the run's folder."""
+    """Things that whoever audits brings beside the run's folder."""
 
-    name: str = NOBODY
-    """Whoever signs the report, in words."""
     members: Sequence[Party] = ()
     """Members of the run's consortium, whose certificates stand beside the run's parties."""
     key_id: str = ""
@@ -61,8 +104,10 @@ class Auditor:
     """Epoch of that key."""
     openings: Path | None = None
     """The authority's own log of openings, with which the folder's is compared."""
-    report: frozenset[str] = AUDITS
-    """Names of the report's own files in the run's folder; none where it lies elsewhere."""
+    page: str | None = PAGE
+    """Name of the report's page in the run's folder; None where it lies elsewhere."""
+    consortium: ConsortiumFiles | None = None
+    """None where no consortium's folder was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +134,8 @@ class Provenance:
     settings: Mapping[str, Any]
     data: Mapping[str, Count]
     """Sizes of data by client."""
+    shared_test: int
+    """Samples of the test set that all share; 0 where each client has one of its own."""
     task: TaskRecord | None
     """Model and data of the user's own, as classes, shapes and counts; None where the settings name
     them. Digests of data stay in the run's folder: they tell whoever can guess the data."""
@@ -98,7 +145,8 @@ class Provenance:
     """SHA-256 of the authority's own log; empty where the folder's was not held against one."""
     made: str = field(default_factory=utc_now)
     """Time of the audit, UTC."""
-    made_by: str = NOBODY
+    audited_by: str = field(default_factory=account)
+    consortium: ConsortiumFiles | None = None
 
     @classmethod
     def of(
@@ -125,6 +173,7 @@ class Provenance:
         sessions = read_environment(run.path / ENVIRONMENT).sessions
         names = client_names(run.config, task)
         tests: Sequence[ClientData | None] = list(task.client_tests) or [None] * len(names)
+        shared = 0 if task.client_tests else _size(task.test)
         return cls(
             began=str(next((s["began"] for s in sessions if "began" in s), "")),
             ended=run.metrics[-1].at,
@@ -137,11 +186,17 @@ class Provenance:
                 for name, of, test in zip(names, task.clients, tests, strict=True)
             }
             | {name: Count(0, _size(of)) for name, of in task.external.items()},
+            shared_test=shared,
             task=None if shipped else _without_digests(task_record(task, names)),
-            files=dict(digests(run.path, by.report)),
+            files=dict(digests(run.path, by.page)),
             openings="" if by.openings is None else digest_of(by.openings),
-            made_by=by.name,
+            consortium=by.consortium,
         )
+
+    @property
+    def simulated(self) -> bool:
+        """True where one process played all parties, in one session at least."""
+        return any(session.get("engine") != PROCESSES for session in self.sessions)
 
     def as_json(self) -> dict[str, Any]:
         """Return everything, for the audit's JSON file."""
@@ -154,14 +209,30 @@ class Provenance:
             for session in self.sessions
         ]
         return {
+            "Parties": self._played(),
             "Run": f"{self.began or 'unknown'} to {self.ended}, sessions: {len(self.sessions)}",
             "Versions": "; ".join(dict.fromkeys(versions)) or "unknown",
             "Audited": f"{self.made}, by SecureFL {version('securefl')}",
-            "Made by": self.made_by,
+            "Audited by": self.audited_by,
+            "Signed by": SIGNATURES,
+            "Consortium": str(self.consortium or "not given (--keys)"),
             "Authority's own log": f"held against the run's, SHA-256 {self.openings}"
             if self.openings
             else "not given",
         }
+
+    def _played(self) -> str:
+        """Return in words who the parties were."""
+        names = ", ".join(self.data)
+        if not self.sessions:
+            return f"{names:.300}; whether as one process, the folder does not say"
+        if self.simulated:
+            data = "" if self.task else f" (data set {self.settings['data']['dataset']})"
+            return (
+                f"Simulation: one process, one operator, who held all keys and all data{data}. "
+                f"Names, not institutions: server, authority, {names:.300}"
+            )
+        return f"processes of their own: server, authority, {names:.300}; who operates each: below"
 
     def tables(self) -> list[PageTable]:
         """Return parties, keys, data, the user's own task, settings and files, for the report."""
@@ -173,12 +244,11 @@ class Provenance:
                     "Role",
                     "SHA-256 of the certificate",
                     "SHA-256 of the public key",
+                    "Valid from",
                     "Valid until",
+                    "At the run",
                 ),
-                [
-                    (p.name, p.role, p.fingerprint or UNKNOWN, p.key or UNKNOWN, p.until or "-")
-                    for p in self.parties
-                ],
+                [self._party(party) for party in self.parties],
             ),
             PageTable(
                 "Keys, and what was asked for under them",
@@ -189,15 +259,24 @@ class Provenance:
                 "Sizes of data",
                 ("Client", "Samples that train", "Samples of its own that test"),
                 [
-                    (name, f"{n.train:,}", "shared" if n.test is None else f"{n.test:,}")
+                    (name, f"{n.train:,}", NONE_OWN if n.test is None else f"{n.test:,}")
                     for name, n in self.data.items()
-                ],
+                ]
+                + [("all: one test set", "0", f"{n:,}") for n in [self.shared_test] if n],
             ),
             PageTable("Model and data of the user's own", ("What", "Form"), self._own()),
             PageTable("Settings", ("Key", "Value"), list(flat(self.settings))),
             PageTable("Files of the run", ("File", "SHA-256"), sorted(self.files.items())),
         ]
         return [table for table in found if table.rows]
+
+    def _party(self, party: Party) -> tuple[str, ...]:
+        """Return the row of a party: a simulated server or authority has no certificate."""
+        own = self.simulated and party.role in {SERVER, AUTHORITY} and not party.fingerprint
+        unknown = "none: no process of its own" if own else UNKNOWN
+        dates = party.since or "-", party.until or "-", party.state(self.began, self.ended)
+        known = party.fingerprint or unknown, party.key or unknown
+        return party.name, party.role, *known, *dates
 
     def _own(self) -> list[tuple[str, str]]:
         if (task := self.task) is None:
@@ -215,11 +294,13 @@ class Provenance:
         ]
 
 
+NONE_OWN = "none of its own"
+"""Words in the place of a number of test samples: all share one test set."""
 NO_FILES = "empty folder"
 """Words in the place of an empty folder's digest."""
 
 
-def digests(folder: Path, report: frozenset[str] = AUDITS) -> Iterator[tuple[str, str]]:
+def digests(folder: Path, page: str | None = PAGE) -> Iterator[tuple[str, str]]:
     """Yield name and SHA-256 of each file of a run's folder, but the report's own.
 
     An empty folder in it comes with a slash, and `NO_FILES`.
@@ -229,7 +310,7 @@ def digests(folder: Path, report: frozenset[str] = AUDITS) -> Iterator[tuple[str
     """
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if name in report:
+        if page is not None and is_of_report(name, page):
             continue
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
@@ -246,10 +327,10 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def differences(folder: Path, findings: bytes, report: frozenset[str] = AUDITS) -> list[str]:
+def differences(folder: Path, findings: bytes, page: str | None = PAGE) -> list[str]:
     """Return in words each file of a run that is not as it was when these findings were made.
 
-    `report` names the report's own files in the folder; none where it lies elsewhere.
+    `page` names the report's page in the folder; None where it lies elsewhere.
 
     Raises:
         RunFolderError: the findings name no files, or a file cannot be read.
@@ -258,7 +339,7 @@ def differences(folder: Path, findings: bytes, report: frozenset[str] = AUDITS) 
     files = found.get("provenance", {}).get("files") if isinstance(found, dict) else None
     if not isinstance(files, dict) or not files:
         raise RunFolderError("the findings name no files of the run: audit it anew")
-    now = dict(digests(folder, report))
+    now = dict(digests(folder, page))
     return [
         *(f"{name}: missing" for name in files.keys() - now.keys()),
         *(f"{name}: changed" for name in files.keys() & now.keys() if files[name] != now[name]),
@@ -272,7 +353,7 @@ def read_file(path: Path) -> bytes:
         return read_bounded(path, MAX_BYTES)
     except OSError as error:
         raise RunFolderError(
-            f"{path}: cannot be read ({error.strerror or error}); audit the run anew with --sign"
+            f"{path}: cannot be read ({error.strerror or error}); audit the run first"
         ) from error
 
 
@@ -288,10 +369,12 @@ def _parties(run: RunRecord, by: Auditor, openings: Sequence[Opening]) -> Iterat
             f"{run.path}: its totals were opened under other keys than those of --keys: give the "
             "folder or the bundle of the run's own consortium"
         )
-    members = {(member.name, member.role): member for member in by.members}
+    # Members in force come last, and count: a name that was revoked may have joined again.
+    by_age = sorted(by.members, key=lambda member: not member.revoked)
+    members = {(member.name, member.role): member for member in by_age}
     for name in sorted({n for entry in run.ledger for n in (entry.sender, entry.receiver)}):
         if name == SERVER:
-            servers = [member for member in by.members if member.role == SERVER]
+            servers = [member for member in by_age if member.role == SERVER]
             yield from servers or [Party(name, SERVER)]
         else:
             role = AUTHORITY if name == AUTHORITY else "client"

@@ -70,9 +70,10 @@ def add_noise(_measured: object) -> str:
         lambda kind: kind.global_model and not (kind.pools or kind.measures or kind.joins_data)
     )
     return (
-        "Add noise, or more of it: privacy.level, then privacy.sigma and privacy.clip (securefl "
-        "privacy plan says how much, and what it costs). With "
-        f'privacy.level = "record" take algorithm.name = {of_records}, or, of a model without '
+        "Add noise, or more of it: privacy.level, then privacy.sigma and privacy.clip. It costs "
+        "accuracy: docs/results/privacy.md has how much on the digits, and securefl privacy plan "
+        "how much noise an ε takes. Another algorithm than these has to be left for one of them. "
+        f'With privacy.level = "record" take algorithm.name = {of_records}, or, of a model without '
         f'batch normalisation, {without_bn}; with privacy.level = "client" take {of_clients}.'
     )
 

@@ -46,6 +46,10 @@ class Interval:
     low: float
     high: float
 
+    def in_percent(self) -> str:
+        """Return a share, 0..1, with its interval: `67.6% (63.2% to 71.7%)`."""
+        return f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%})"
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

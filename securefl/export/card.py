@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from securefl.audit.findings import FINDINGS, MAX_BYTES
+from securefl.audit.findings import FINDINGS, MAX_BYTES, verdict_said
 from securefl.errors import RunFolderError
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
@@ -142,7 +142,7 @@ def _audit(path: Path) -> Iterator[str]:
     try:
         found = parsed(_VERDICTS, read_bounded(path, MAX_BYTES), RunFolderError)
         rows = [
-            (str(of["title"]), str(of["verdict"]), str(of["words"]))
+            (str(of["title"]), verdict_said(of), str(of["words"]))
             for of in found["chapters"].values()
         ]
     except (OSError, LookupError, TypeError, AttributeError) as error:

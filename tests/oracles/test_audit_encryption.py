@@ -74,7 +74,7 @@ OPENED = (opening(),)
 
 def evidence(openings=OPENED, ledger=LEDGER, consortium=None, **exchange):
     config = Config.model_validate({"exchange": exchange} if exchange else {})
-    return EncryptionEvidence(config, list(openings), ledger, consortium)
+    return EncryptionEvidence(config, list(openings), ledger, consortium, in_one_process=True)
 
 
 def numbers_of(section):
@@ -353,7 +353,7 @@ def test_the_section_reads_real_runs(tmp_path, how):
         securefl.run(Config.model_validate(changes), out=tmp_path / "run")
     record = read_run(tmp_path / "run")
     openings = read_rows(tmp_path / "run" / OPENINGS, Opening)
-    found = EncryptionEvidence(record.config, openings, record.ledger)
+    found = EncryptionEvidence(record.config, openings, record.ledger, in_one_process=True)
     section = encryption_section(found, 0)
     assert section.verdict is Verdict.HOLDS
     whom = {"officers": "2 of 3 officers"}.get(how, "authority")

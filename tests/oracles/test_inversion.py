@@ -17,7 +17,7 @@ from securefl.audit.inversion.first_layer import first_linear, inputs_of
 from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
 from securefl.audit.inversion.hidden_statistics import Attacker, compared
 from securefl.audit.inversion.rebuilding import attacked, protection
-from securefl.audit.inversion.report_section import InversionEffort, inversion_section
+from securefl.audit.inversion.report_section import InversionEffort, inversion_section, likeness
 from securefl.audit.inversion.sample_kind import (
     BEST_PSNR,
     ImageKind,
@@ -92,6 +92,11 @@ def test_psnr_is_its_formula():
     """A constant error of 0.1 is 20 dB; none at all is the ceiling."""
     flat = np.full((2, 8, 8), 0.5)
     assert psnr(flat, flat + np.array([0.1, 0.0])[:, None, None]) == pytest.approx([20, BEST_PSNR])
+
+
+def test_an_interval_of_ssim_ends_where_it_can():
+    assert mean_interval([1.0, 0.7, 1.0]).high > 1
+    assert likeness(np.array([[1.0], [0.7], [1.0]])).high == 1.0
 
 
 def test_ssim_is_wang_et_als():
@@ -397,7 +402,9 @@ def test_a_model_without_bn_has_no_statistics_to_hide_and_is_attacked():
     )
     section = inversion_section([linear], 0, InversionEffort(8, 2, Search(20, 1)))
     assert section.verdict is Verdict.LEAKS
-    assert "seal the model" in section.words
+    assert "could rebuild its rows" in section.words
+    assert "recovered 8 of 8" in section.words
+    assert not section.trials
     assert "without them" not in section.words
     assert [row[0] for row in section.tables[0].rows][2:] == [
         "exact",
@@ -452,6 +459,9 @@ def test_the_section_is_the_same_every_time():
     assert not any("original" in p.title.lower() + p.description.lower() for p in one.pictures)
     assert [len(table.rows) for table in one.tables] == [8, 8]
     assert all(number.low <= number.value <= number.high for number in one.numbers)
+    likeness = [number for number in one.numbers if "SSIM" in number.name]
+    assert likeness
+    assert all(-1 <= number.low <= number.high <= 1 for number in likeness)
     assert "protection" in one.words
 
 

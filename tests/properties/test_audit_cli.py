@@ -79,7 +79,9 @@ def test_a_run_is_audited_from_end_to_end_and_the_same_twice(made_run, tmp_path,
     assert list(found["chapters"]) == SECTIONS
     for section in found["chapters"].values():
         assert not section["words"].startswith("Not measured")
-        assert f"{section['verdict'].upper():6} {section['title']}: " in done.stdout
+        checked = section["verdict"] == "holds" and not section["attacked"]
+        word = "CHECKED" if checked else section["verdict"].upper()
+        assert f"{word:7} {section['title']}: " in done.stdout
         assert section["numbers"]
     assert "data:image/png" in (tmp_path / "one.html").read_text()
     assert done.stderr.splitlines()[0] == "playing the run again …"
@@ -93,8 +95,9 @@ def test_verdicts_are_data_and_progress_is_for_people(audited, tmp_path):
     assert done.exit_code == 0
     assert done.stderr == "playing the run again …\n"
     first, second, *_, report, numbers = done.stdout.splitlines()
-    assert (first, second) == ("OPEN   Bounds on ε: Nothing was claimed.", "")
-    assert f"LEAKS  Gradient inversion: {LEAK.words}" in done.stdout
+    assert (first, second) == ("OPEN    Bounds on ε: Nothing was claimed.", "")
+    assert f"LEAKS   Gradient inversion: {LEAK.words}" in done.stdout
+    assert "\nOPEN    nothing was claimed, or too little was there to measure" in done.stdout
     assert (report, numbers) == (f"Report: {out}", f"Numbers: {out.with_suffix('.json')}")
     assert sorted(contents(tmp_path)) == ["report.html", "report.json"]
 

@@ -14,7 +14,15 @@ from hypothesis import given, settings
 from made_findings import FINDINGS, LEAK, findings
 
 from securefl.audit.findings import Number, Section, holds_findings
-from securefl.audit.page import BADGES, html_page, in_short, interval_said, value_said
+from securefl.audit.page import (
+    BADGES,
+    LEGEND,
+    html_page,
+    in_short,
+    in_terminal,
+    interval_said,
+    value_said,
+)
 from securefl.audit.rules import Verdict
 from securefl.io.text import printable
 
@@ -170,8 +178,8 @@ def test_the_verdicts_come_first_and_the_worst_on_top():
     [
         ("", "open", "Nothing was promised"),
         ("open", "open", "Nothing was promised"),
-        ("open holds", "open", "1 of 2 sections held, and these are open: open."),
-        ("holds holds", "holds", "All that was attacked held: 2 of 2 sections."),
+        ("open holds", "open", "held (1 attacked, 0 checked), and these are open: open."),
+        ("holds holds", "holds", "2 of 2 sections held (2 attacked, 0 checked)."),
         ("holds weak open", "weak", "or a claim rests on little: weak."),
         ("weak leaks leaks", "leaks", "should not: leaks, leaks."),
     ],
@@ -182,13 +190,32 @@ def test_the_worst_section_gives_the_run_its_verdict(verdicts, worst, sentence):
     assert in_short(found).endswith(sentence) or in_short(found).startswith(sentence)
 
 
+def test_logs_and_tables_are_checked_and_not_attacked():
+    """By badge, legend, counts, terminal and JSON; what is no part of the run is called a trial."""
+    checked = replace(FINDINGS.sections[1], attacked=False, trials="Had it sealed less: all.")
+    found = replace(FINDINGS, sections=[checked])
+    page = html_page(found)
+    assert '<span class="badge holds">Checked</span>' in page
+    assert "<strong>Trials, no part of this run.</strong> Had it sealed less: all." in page
+    assert "Had it sealed less" not in page.partition("<section")[0]
+    assert in_short(found) == "1 of 1 sections held (0 attacked, 1 checked)."
+    told = in_terminal(found)
+    assert told.startswith("CHECKED Encryption: Totals alone were opened.\n")
+    assert told.endswith(f"CHECKED {LEGEND['Checked']}")
+    assert "LEAKS" not in told
+    read = json.loads(found.to_json())["chapters"]["encryption"]
+    assert (read["verdict"], read["attacked"]) == ("holds", False)
+    assert read["trials"] == checked.trials
+
+
 def test_sections_that_were_not_measured_are_counted_and_are_no_good_news():
     held = Section("a", "A", Verdict.HOLDS, "Held.")
     missing = Section("b", "B", Verdict.OPEN, "Not measured: all public rows are alike.")
     found = replace(FINDINGS, sections=[held, missing])
     assert 'class="verdict is-open"' in html_page(found)
     assert in_short(found) == (
-        "1 of 2 sections held, and these are open: B. Not measured: 1 of 2 sections."
+        "1 of 2 sections held (1 attacked, 0 checked), and these are open: B. Not measured: 1 of 2 "
+        "sections."
     )
     leaking = replace(found, sections=[LEAK, missing])
     assert in_short(leaking).endswith(" Not measured: 1 of 2 sections.")

@@ -23,11 +23,11 @@ from securefl.audit.encryption.verdict import Encrypted, ParameterSet
 from securefl.audit.exposure.leaks import Leak
 from securefl.audit.exposure.verdict import Exposed
 from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
-from securefl.audit.inversion.verdict import SumsFound
+from securefl.audit.inversion.verdict import SumsFound, of_smaller
 from securefl.audit.membership.verdict import Compared, MeasuredAttack
 from securefl.audit.rules import add_noise, decided, deciding
 from securefl.audit.statistics import Interval, Roc
-from securefl.audit.tracing.verdict import SentStatistics, Traced, Visibility
+from securefl.audit.tracing.verdict import SentStatistics, Traced, Visibility, trials
 from securefl.errors import ConfigError
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
@@ -135,8 +135,8 @@ LEDGER = [Entry(1, 1, "1/mean", Kind.STATISTICS, who, "server", "ciphertext", 1,
 EXACT = Precision(1e-9, 1e-7, 1e-9, 1e-9)
 
 
-def encrypted(*openings, ledger=LEDGER, modulus_bits=54, precision=EXACT):
-    evidence = EncryptionEvidence(Config(), openings, ledger)
+def encrypted(*openings, ledger=LEDGER, modulus_bits=54, precision=EXACT, simulated=True):
+    evidence = EncryptionEvidence(Config(), openings, ledger, in_one_process=simulated)
     parameters = ParameterSet(Security("sums", 2048, modulus_bits), precision, "one total")
     return Encrypted(evidence, [parameters], opened_by_name(openings))
 
@@ -150,16 +150,22 @@ TOLD += "(50 % is guessing)."
 NO_EPSILON = "No ε is claimed, so nothing bounds what the model tells of a record. "
 COSTS = "Hiding the statistics costs attackers something, and images are "
 ALL = "Nobody received a single client's update, and everybody the sum of all of a round. "
-SMALLER = "but rows were from smaller sums, the largest of 3 clients"
 OUT_OF = "says in {} of cases (50 % is guessing) which of two records was in"
 OF_TOTAL = "Who reads a total of all clients " + OUT_OF
 SIZES = " Totals of several lists of clients were opened, each with its weight, and from these "
 SIZES += "follows how many samples 5 clients of the run trained on."
 TWO_SUMS = " But two totals that differ by one client, while the model hardly changes, show that "
-TWO_SUMS += "client as if it were in the clear (90.0%): the least number of clients does not stop "
-TWO_SUMS += "that. Noise does."
+TWO_SUMS += "client as if it were in the clear (90.0% (88.0% to 92.0%) in a trial with 4 clients): "
+TWO_SUMS += "the least number of clients does not stop that. Noise does."
+MAY = " This run has 5 clients at a minimum of 3, so that such a pair can be opened; none was."
 
+HALF = "50.0% (48.0% to 52.0%)"
 LITTLE = ", little better than guessing."
+ONE_TOTAL = "Decrypted by the authority: 1 total, each of 5 clients or more. "
+ARGUED = (
+    " That a sum hides single clients is worth 131.5 bits by estimates of lattice attacks, and "
+)
+ARGUED += "rests on an argument of our own that nobody has reviewed."
 NOT_WITH_NOISE = " The difference of two totals was not measured with this noise."
 
 MADE = {
@@ -212,11 +218,11 @@ MADE = {
         ),
         (
             Compared([attack(0.6, 0.0), attack(0.9, 0.001)], 100, 100, 0.01),
-            TOLD.format("clearly", "90.0%"),
+            TOLD.format("clearly", "90.0% (90.0% to 90.0%)"),
         ),
         (
             Compared([attack(0.6, 0.0), attack(0.9, 0.5)], 100, 100, 0.01),
-            TOLD.format("slightly better than by chance", "60.0%"),
+            TOLD.format("slightly better than by chance", "60.0% (60.0% to 60.0%)"),
         ),
     ],
     "Bounds on ε": [
@@ -263,7 +269,7 @@ MADE = {
             hidden(around(9), around(9), around(0)),
             (
                 "Sealing the statistics is no protection: who reads a client's gradient could "
-                "rebuild its images without them as well, so seal the model too, or add noise"
+                "rebuild its images without them as well"
             ),
         ),
         (
@@ -308,19 +314,17 @@ MADE = {
         (
             summed(rebuilt=True),
             ALL + "From such a sum (5 clients, 1 step of 8) rows are rebuilt better than a guess "
-            "from the labels, 50% of them clearly: have more clients, steps or samples in a round, "
-            "or add noise",
+            "from the labels, 50% of them clearly",
         ),
         (
             summed(smaller=("3 clients",)),
             ALL + "From such a sum (5 clients, 1 step of 8) no rows were rebuilt for certain "
-            f"better than a guess from the labels, {SMALLER}",
+            "better than a guess from the labels",
         ),
         (
             summed(tried=False, smaller=("3 clients",)),
             ALL + "One of this run (5 clients, 1 step of 8) is too large for these attacks, which "
-            "is no proof: from smaller sums rows were rebuilt better than a guess from the labels, "
-            "the largest of 3 clients",
+            "is no proof, since smaller ones gave something away",
         ),
         (
             summed(tried=False),
@@ -344,29 +348,31 @@ MADE = {
                 "statistics that a record could be traced in."
             ),
         ),
-        (traced(0.9), OF_TOTAL.format("90.0%") + "."),
+        (traced(0.9), OF_TOTAL.format("90.0% (88.0% to 92.0%)") + "."),
         (
             traced(None, noisy=0.7, client_sigma=1.0),
-            "Each client adds noise to what it sends. From the difference of two totals, a reader "
-            + OUT_OF.format("70.0%")
-            + ".",
+            "Each client adds noise to what it sends. From the difference of two totals, in a "
+            "trial with 4 clients, a reader " + OUT_OF.format("70.0% (68.0% to 72.0%)") + "." + MAY,
         ),
         (
             traced(0.5, statistics=Visibility.EACH),
             "The server reads each client's statistics, and "
-            + OUT_OF.format("50.0%")
+            + OUT_OF.format(HALF)
             + ", which may be chance.",
         ),
         (
             traced(0.55, difference=0.9),
-            OF_TOTAL.format("55.0%") + LITTLE + TWO_SUMS,
+            OF_TOTAL.format("55.0% (53.0% to 57.0%)") + LITTLE + TWO_SUMS + MAY,
         ),
-        (traced(0.55, sigma=1.0), OF_TOTAL.format("55.0%") + LITTLE + NOT_WITH_NOISE),
+        (
+            traced(0.55, sigma=1.0),
+            OF_TOTAL.format("55.0% (53.0% to 57.0%)") + LITTLE + NOT_WITH_NOISE,
+        ),
         (
             traced(0.5, difference=0.9, sigma=10.0),
-            OF_TOTAL.format("50.0%") + ", which may be chance." + NOT_WITH_NOISE,
+            OF_TOTAL.format(HALF) + ", which may be chance." + NOT_WITH_NOISE,
         ),
-        (traced(0.5), OF_TOTAL.format("50.0%") + ", which may be chance."),
+        (traced(0.5), OF_TOTAL.format(HALF) + ", which may be chance."),
     ],
     "Encryption": [
         (
@@ -408,7 +414,16 @@ MADE = {
         ),
         (encrypted(), "The run has no log of openings, so nobody knows what was decrypted."),
         (encrypted(OPENED, precision=replace(EXACT, encryption=math.nan)), UNMEASURED),
-        (encrypted(OPENED), "Decrypted by the authority: 1 total, each of 5 clients or more."),
+        (
+            encrypted(OPENED, simulated=False),
+            ONE_TOTAL
+            + "So says the run's folder alone: the authority's own log was not seen."
+            + ARGUED,
+        ),
+        (
+            encrypted(OPENED),
+            ONE_TOTAL + "So says the log of the one process that played all parties." + ARGUED,
+        ),
     ],
 }
 """Of each rule, in their order: what was measured, and the sentence that is true of it."""
@@ -470,7 +485,34 @@ def test_a_total_that_tells_more_than_a_difference_is_not_outdone_by_it():
     words = decided(RULES["Tracing"], traced(0.974, difference=0.759))[1]
     assert "But" not in words
     assert "as if" not in words
-    assert "show that client's records, too (75.9%)" in words
+    assert "show that client's records, too (75.9% (73.9% to 77.9%) in a trial" in words
+
+
+def test_what_a_run_cannot_open_is_a_trial_and_no_risk_of_it():
+    """Three clients at a minimum of three: no total lacks one of them."""
+    for n, least, possible in ((3, 3, False), (4, 3, True), (5, 5, False)):
+        found = traced(0.65, difference=0.9, n_clients=n, least=least)
+        verdict, words, _ = decided(RULES["Tracing"], found)
+        assert verdict == "weak"
+        assert ("two totals" in words.lower()) == possible == (not trials(found))
+        if not possible:
+            assert trials(found).endswith(
+                f"This run has {n} clients at a minimum of {least}, so no such pair can be opened, "
+                "and none was."
+            )
+    assert decided(RULES["Tracing"], traced(0.5, difference=0.9, n_clients=3))[0] == "holds"
+    opened = decided(RULES["Tracing"], traced(0.65, difference=0.9, pairs=2))[1]
+    assert opened.endswith("can be opened; opened so: 2 pairs.")
+
+
+def test_the_authoritys_own_log_changes_verdict_and_sentence():
+    """Of processes; the log of a simulation is the authority's."""
+    alone = encrypted(OPENED, simulated=False)
+    given = replace(alone, evidence=replace(alone.evidence, own_log=True))
+    assert decided(RULES["Encryption"], alone)[0] == "weak"
+    verdict, words, _ = decided(RULES["Encryption"], given)
+    assert verdict == "holds"
+    assert "So say the run's folder and the authority's own log." in words
 
 
 def test_advice_follows_what_the_audit_was_given():
@@ -622,11 +664,12 @@ def rebuilding_is_true(found, _verdict, words):
 def sums_are_true(found, verdict, words):
     assert ("are rebuilt better" in words) == found.rebuilt == (verdict == "leaks")
     assert ("no rows were rebuilt" in words) == (found.tried and not found.rebuilt)
-    assert ("largest of 5 clients" in words) == bool(found.smaller and not found.rebuilt)
+    assert "clients" not in words.replace(found.own, "")
+    assert ("largest of 5 clients" in of_smaller(found)) == bool(found.smaller)
 
 
 def tracing_is_true(found, verdict, words):
-    share = said(r"in ([\d.]+)% of cases", words)
+    share = said(r"in ([\d.]+)% \(\S+ to \S+ of cases", words)
     if share is None:
         assert verdict in {"open", "holds"}
         return
@@ -639,6 +682,7 @@ def tracing_is_true(found, verdict, words):
         assert "not measured" not in words
     if "two totals that differ" in words.lower():
         assert found.difference.low > 0.6
+        assert found.can_differ
         more = found.difference.value > found.auc.value
         assert ("as if it were in the clear" in words) == more
 
@@ -669,10 +713,12 @@ def test_a_sentence_is_true_whatever_is_measured(made):
         TRUE.get(section, lambda *_: None)(measured, rule.verdict, words)
 
 
-def test_the_page_shows_the_rules():
-    """Else: python docs/audit_table.py docs/audit.md."""
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
-    assert audit_table.written(page, audit_table.verdicts()) == page
+@pytest.mark.parametrize("name", ["audit.md", "officer.md"])
+def test_the_pages_show_the_rules_and_what_is_kept(name):
+    """Else: python docs/audit_table.py docs/NAME."""
+    page = (Path(__file__).parents[2] / "docs" / name).read_text()
+    assert "by docs/audit_table.py" in page
+    assert audit_table.filled(page) == page
 
 
 def test_readme_says_what_our_audit_refutes_in_the_audits_own_words():

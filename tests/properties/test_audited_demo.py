@@ -22,7 +22,8 @@ def number(name, value, low=None, high=None):
 def section(verdict="weak", numbers=(), **tables):
     named = [{"title": title.replace("_", " "), "rows": rows} for title, rows in tables.items()]
     said = {"title": "A section", "words": f"It {verdict}."}
-    return {"verdict": verdict, **said, "numbers": list(numbers), "tables": named}
+    made = {"verdict": verdict, "trials": "", "attacked": True, **said}
+    return made | {"numbers": list(numbers), "tables": named}
 
 
 def audit(form="ciphertext"):
@@ -91,6 +92,10 @@ def test_what_several_runs_say_alike_stands_once():
 def test_a_verdict_stands_above_its_numbers():
     found = table(sealed=audit())
     assert found["**Encryption**"] == ("**holds**",)
+    of = audit().sections
+    logs = Audit({**of, "encryption": of["encryption"] | {"attacked": False, "trials": "More."}})
+    assert table(sealed=logs)["**Encryption**"] == ("**checked**",)
+    assert logs.words("encryption").endswith(". *Trials:* More.")
     assert found[READ] == ("60,000",)
 
 

@@ -120,9 +120,12 @@ def test_an_identity_does_not_go_with_another_roles_bundle(ceremony, role, name)
     root, _ = ceremony
     result = run("verify", root / "bundles" / role, "--identity", root / name)
     assert result.exit_code == 1
-    assert re.search(
-        f"Problem: {name}'s certificate is .*, not for {role} as needed", result.stdout
+    said_of = result.stdout
+    found = re.search(
+        rf"Problem: {name} is (\w+) by its certificate.* bundle of role {role}", said_of
     )
+    assert found
+    assert said_of.splitlines()[-1].endswith(f"verify the bundle of role {found[1]}")
 
 
 def test_bundles_are_key_folders_of_their_role(ceremony):

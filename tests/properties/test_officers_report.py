@@ -47,6 +47,13 @@ def test_a_word_is_explained_where_it_is_used_first():
         assert body.index(first) < place < body.index(then)
 
 
+LIAR, COMPARING = "a server that lies", "clients that compare notes"
+TOGETHER = "server and authority together"
+SIMULATED = ("Processing (7 a)", "Data subjects (7 a)", "Controllers")
+POINTS = ("Art. 13, 14, 21", "Art. 26", "Art. 28", "Art. 36", "(11)", "(DPO)", "final model")
+CHECKED = replace(FINDINGS.sections[1], title="Openings", attacked=False)
+
+
 def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path):
     """Sizes, recipients, risks and measures follow the run: here one in the clear, one sealed."""
     found = {}
@@ -55,10 +62,11 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
         securefl.run(settings(name), task, out=folder)
         run = read_run(folder)
         of = Provenance.of(run, task, (), Auditor(), shipped=False)
-        found[name] = dict(outline(run, of, FINDINGS.sections).rows)
+        found[name] = dict(outline(run, of, [*FINDINGS.sections, CHECKED]).rows)
     clear, sealed = found["nothing"], found["model"]
     n = sum(len(y) for _, y in task_of("model").clients)
-    assert f"{n:,} records train" in sealed["Data subjects (7 a)"]
+    n_test = len(task_of("model").test[1])
+    assert f"{n:,} records train, and {n_test:,} test, one set" in sealed["Data subjects (7 a)"]
     assert sealed["Purpose, and legal basis (7 a)"] == YOURS
     assert "one client's own values" in clear["Recipient: server (30 d)"]
     assert "one client's own values" not in sealed["Recipient: server (30 d)"]
@@ -67,7 +75,13 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
     assert "Sealed by its sender: model" in sealed["Measures (7 d)"]
     risks = {point for point in sealed if point.startswith("Risk")}
     of_sections = {f"Risk (7 c): {s.title}" for s in FINDINGS.sections if s.verdict != "holds"}
-    assert risks == {"Risk (7 c): a server that lies"} | of_sections
+    of_parties = {f"Risk (7 c): {who}" for who in (LIAR, COMPARING, TOGETHER)}
+    assert risks == of_parties | of_sections
+    for rows in (clear, sealed):
+        assert "of 3 clients: 2 of them that compare notes have" in rows[f"Risk (7 c): {COMPARING}"]
+        assert all(rows[who].startswith("Simulation: one") for who in SIMULATED)
+    assert "Here one process of one operator was both" in sealed[f"Risk (7 c): {TOGETHER}"]
+    assert "by itself" in clear[f"Risk (7 c): {TOGETHER}"]
     assert "124 of 160 records" in sealed["Risk (7 c): a server that lies"]
     yours = {point for point, said in sealed.items() if said == YOURS}
     assert {
@@ -75,8 +89,10 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
         "Notice of a breach (Art. 33, 34): who tells whom, by when",
         "Severity and likelihood of each risk (7 c)",
     } <= yours
-    assert "This report is in it (mode 0600)" in sealed["Retention"]
+    for point in POINTS:
+        assert any(point in row for row in sealed), point
     assert sealed["Attacked, and stood (7 c)"] == "Encryption"
+    assert sealed["Checked against the run's own files, not attacked (7 c)"] == "Openings"
 
 
 def test_what_to_do_stands_behind_the_verdicts():
@@ -89,6 +105,7 @@ def test_what_to_do_stands_behind_the_verdicts():
     page = html_page(replace(FINDINGS, sections=sections))
     list_of = page[page.index("What to do") : page.index('<section id="epsilon"')]
     assert list_of.index("Gradient inversion") < list_of.index("Who saw what")
+    assert list_of.count("exchange.encrypt") == 1
     assert "What to do" not in html_page(FINDINGS)
 
 

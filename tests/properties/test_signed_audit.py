@@ -15,7 +15,7 @@ from made_findings import FINDINGS
 import securefl
 from securefl.audit import audits
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
-from securefl.audit.provenance import Auditor, Provenance, differences
+from securefl.audit.provenance import Auditor, Party, Provenance, account, differences
 from securefl.build.training import precision_of
 from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.ledger import utc_now
@@ -127,66 +127,135 @@ def invoke(*arguments):
     return CliRunner().invoke(main, ["audit", *map(str, arguments)])
 
 
-@pytest.mark.usefixtures("audited")
-def test_a_members_signature_is_checked_by_anybody_with_the_bundle(sealed, consortium, tmp_path):
-    """Of a client, here; each changed file of report or run makes the check fail, by name."""
+def signing(consortium, words, name):
+    """Return the options by which a client signs."""
+    words.write_text(f"of {name}")
+    return "--keys", consortium.keys, "--sign", consortium.root / name, "--passphrase-file", words
+
+
+@pytest.fixture
+def report(consortium, tmp_path, audited):
+    """Return the folder of a run in the clear, with a report that nobody has signed yet."""
     folder = tmp_path / "run"
     securefl.run(settings("nothing"), task_of("fedtan"), out=folder)
-    words = tmp_path / "words"
-    words.write_text(f"of {CLIENTS[0]}")
-    signing = ("--sign", consortium.root / CLIENTS[0], "--passphrase-file", words)
-    keys = ("--keys", consortium.keys)
-    assert "goes with --keys" in invoke(folder, "--sign", consortium.root / CLIENTS[0]).output
-    foreign = invoke(sealed, *keys, *signing)
-    assert foreign.exit_code != 0
-    assert "under other keys than those of --keys" in foreign.output
-    done = invoke(folder, *keys, *signing)
-    assert done.exit_code == 0, done.output
-    found = json.loads((folder / "audit.json").read_text())["provenance"]
-    assert found["made_by"].startswith(f"{CLIENTS[0]} (client), certificate ")
+    assert invoke(folder, "--keys", consortium.keys).exit_code == 0
+    return folder
+
+
+def test_a_report_names_who_audited_and_parties_and_not_who_signs(sealed, report, consortium):
+    """By the consortium's files, of the versions that it names."""
+    found = json.loads((report / "audit.json").read_text())["provenance"]
+    assert found["audited_by"] == account()
+    roster = load_roster(consortium.keys)
+    assert found["consortium"]["roster_version"] == roster.file.version
     parties = found["parties"]
-    known = {p["name"] for p in parties if len(p["fingerprint"]) == 64 and p["until"]}
+    known = {p["name"] for p in parties if len(p["fingerprint"]) == 64 and p["since"] < p["until"]}
     assert known == {SERVER, "Nord"}
     assert {p["name"] for p in parties} - known == {f"client-{i}" for i in range(1, 4)}
     keys_of = {p["name"]: p["key"] for p in parties}
-    assert keys_of[SERVER] == load_roster(consortium.keys).members[SERVER].key_id
-    for name in ("audit.html", "audit.json"):
-        assert (folder / name).stat().st_mode & 0o077 == 0
+    assert keys_of[SERVER] == roster.members[SERVER].key_id
+    foreign = invoke(sealed, "--keys", consortium.keys)
+    assert foreign.exit_code != 0
+    assert "under other keys than those of --keys" in foreign.output
+
+
+def test_a_report_that_nobody_signed_is_refused(report, consortium):
+    """With keys; without them it is said that no signature was checked."""
     bundle = ("--keys", consortium.bundle("client"), "--verify")
-    checked = invoke(folder, *bundle)
-    assert checked.exit_code == 0, checked.output
-    assert f"as {CLIENTS[0]} (client of Nord) signed them" in checked.output
-    for name in sorted(path.name for path in folder.iterdir()):
-        content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content + b"x")
-        failed = invoke(folder, *bundle)
-        assert failed.exit_code != 0
-        assert name in failed.output
-        (folder / name).write_bytes(content)
-    revoke(consortium.keys, CLIENTS[0])
-    revoked = invoke(folder, *keys, "--verify")
-    assert revoked.exit_code != 0
-    assert "was revoked" in revoked.output
-    invoke(folder, *keys)  # anew, and unsigned
-    assert not (folder / "audit.sig").exists()
-    unsigned = invoke(folder, *bundle)
+    unsigned = invoke(report, *bundle)
     assert unsigned.exit_code != 0
-    assert "not signed; there is no audit.sig beside it" in unsigned.output
-    assert f"Each file of {folder} is as {folder / 'audit.json'} says." in unsigned.output
-    plain = invoke(folder, "--verify")
+    assert "not signed; no signature lies beside it" in unsigned.output
+    assert f"Each file of {report} is as {report / 'audit.json'} says." in unsigned.output
+    plain = invoke(report, "--verify")
     assert plain.exit_code == 0, plain.output
     assert "No signature was checked" in plain.output
-    (folder / "metrics.jsonl").write_text("{}")
-    for options in (("--verify",), bundle):
-        failed = invoke(folder, *options)
+    assert "goes with --keys" in invoke(report, "--sign", consortium.root / CLIENTS[0]).output
+    (report / "metrics.jsonl").write_text("{}")
+    words = report.parent / "words"
+    for options in (("--verify",), bundle, signing(consortium, words, CLIENTS[0])):
+        failed = invoke(report, *options)
         assert failed.exit_code != 0
         assert "metrics.jsonl: changed" in failed.output
+    assert not list(report.glob("*.sig"))
+
+
+def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
+    report, consortium, tmp_path
+):
+    """Each changed file of report or run makes the check fail; a revoked signer fails alone."""
+    first, second = CLIENTS[0], CLIENTS[2]
+    keys, bundle = ("--keys", consortium.keys), ("--keys", consortium.bundle("client"), "--verify")
+    content = {name: (report / name).read_bytes() for name in ("audit.html", "audit.json")}
+    for name in (first, second):
+        done = invoke(report, *signing(consortium, tmp_path / "words", name))
+        assert done.exit_code == 0, done.output
+    for name in (*content, f"audit.{first}.sig", f"audit.{second}.sig"):
+        assert (report / name).stat().st_mode & 0o077 == 0
+    (report / f"audit.{first}.sig").rename(report / "audit.sig")  # as an older release called it
+    checked = invoke(report, *bundle)
+    assert checked.exit_code == 0, checked.output
+    for name in (first, second):
+        assert f"  {name} (client), by its own clock on 2" in checked.output
+    version = load_roster(consortium.bundle("client")).file.version
+    assert f"Checked by roster version {version} of Nord" in checked.output
+    assert "ask for the newest bundle" in checked.output
+    assert "is signed (audit." in invoke(report, *keys).output  # and not written over
+    assert {name: (report / name).read_bytes() for name in content} == content
+    every_changed_file_is_named(report, bundle)
+    revoke(consortium.keys, first)
+    revoked = invoke(report, *keys, "--verify")
+    assert revoked.exit_code != 0
+    assert "was revoked" in revoked.output
+    assert f"Signatures that hold:\n  {second} (client)" in revoked.output
+    assert invoke(report, *bundle).exit_code == 0  # an older bundle says which one it is
+
+
+def every_changed_file_is_named(folder, bundle):
+    for path in sorted(folder.iterdir()):
+        content = path.read_bytes()
+        path.write_bytes(content + b"x")
+        failed = invoke(folder, *bundle)
+        assert failed.exit_code != 0
+        assert path.name in failed.output
+        assert "docs/officer.md, If it differs" in failed.output
+        path.write_bytes(content)
+    copied = next(folder.glob("audit.*.sig"))
+    shutil.copy(copied, folder / "audit.another.sig")
+    assert invoke(folder, *bundle).output.count("by its own clock") == 2
+    (folder / "audit.another.sig").unlink()
+    (folder / "audit.nobody.sig").write_text("{}")
+    assert "audit.nobody.sig: " in invoke(folder, *bundle).output
+    (folder / "audit.nobody.sig").unlink()
+
+
+def test_signing_and_checking_do_nothing_else(sealed, consortium, tmp_path):
+    """An option of an audit beside them would be one that does nothing."""
+    words = tmp_path / "words"
+    for options in (("--full",), ("--openings", "log"), ("--verify",)):
+        refused = invoke(sealed, *signing(consortium, words, CLIENTS[2]), *options)
+        assert refused.exit_code == 2
+        assert "--sign and --verify take the report that is there" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("dates", "state"),
+    [
+        ({"since": "2026-01-01", "until": "2027-01-01"}, "valid"),
+        ({"since": "2026-06-02", "until": "2027-01-01"}, "not valid all the time"),
+        ({"since": "2026-01-01", "until": "2026-06-02"}, "not valid all the time"),
+        ({"revoked": "2026-06-02"}, "revoked on 2026-06-02, before the run ended"),
+        ({"revoked": "2026-07-01"}, "revoked on 2026-07-01, after the run"),
+        ({}, "-"),
+    ],
+)
+def test_a_partys_certificate_has_a_state_at_the_run(dates, state):
+    assert Party("a", "client", **dates).state("2026-06-01", "2026-06-03") == state
 
 
 def test_the_authoritys_own_certificate_is_named_from_its_key_folder(consortium):
     """It is in no bundle, and in no roster."""
     named = {
-        place: {p.name: p for p in auditor(None, place, None, frozenset()).members}
+        place: {p.name: p for p in auditor(place, None, None).members}
         for place in (consortium.keys, consortium.bundle("client"))
     }
     authority = named[consortium.keys]["authority"]
@@ -194,7 +263,7 @@ def test_the_authoritys_own_certificate_is_named_from_its_key_folder(consortium)
     assert "authority" not in named[consortium.bundle("client")]
     server = named[consortium.keys][SERVER]
     shown = Provenance(
-        "", "", (), [authority, server], (), {}, {}, None, {}
+        "", "", (), [authority, server], (), {}, {}, 0, None, {}
     ).tables()  # both digests, each under its name
     assert shown[0].columns[2:4] == ("SHA-256 of the certificate", "SHA-256 of the public key")
     assert shown[0].rows[0][2:4] == (authority.fingerprint, authority.key)
@@ -229,16 +298,15 @@ def test_a_run_on_an_own_task_is_audited_and_signed_from_the_command_line(
 
     monkeypatch.setattr(audits, "audit_run", audit_run)
     folder, words = shutil.copytree(sealed, tmp_path / "run"), tmp_path / "words"
-    words.write_text(f"of {CLIENTS[2]}")
-    signing = ("--sign", consortium.root / CLIENTS[2], "--passphrase-file", words)
     page = ("--keys", consortium.keys, "--out", tmp_path / "report.html")
     monkeypatch.setattr("securefl.audit.provenance._parties", lambda *_: iter(()))
-    done = invoke(folder, "--task", "own_study:task", *page, *signing)
+    done = invoke(folder, "--task", "own_study:task", *page)
     assert done.exit_code == 0, done.output
+    done = invoke(folder, *page, *signing(consortium, words, CLIENTS[2]))
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / f"report.{CLIENTS[2]}.sig").exists()
     assert isinstance(given[0], securefl.Task)
-    assert (
-        f"as {CLIENTS[2]} (client of Nord) signed them" in invoke(folder, *page, "--verify").output
-    )
+    assert f"  {CLIENTS[2]} (client), by" in invoke(folder, *page, "--verify").output
     assert "returns a int: have it return" in invoke(folder, "--task", "own_study:number").output
     assert "raised a RuntimeError (no file)" in invoke(folder, "--task", "own_study:broken").output
     assert "is missing): name a function" in invoke(folder, "--task", "own_study:none").output

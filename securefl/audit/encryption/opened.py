@@ -33,6 +33,8 @@ class EncryptionEvidence:
     """Signed policy; None where the settings were all there was."""
     own_log: bool = False
     """True where the authority's own log was given to the audit."""
+    in_one_process: bool = False
+    """True where one process was all parties, so that the folder's log is the authority's."""
 
     @property
     def policy(self) -> Policy:

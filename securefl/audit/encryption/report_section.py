@@ -84,14 +84,25 @@ def encryption_section(
     opened = opened_by_name(evidence.openings)
     verdict, words, do = decided(RULES, Encrypted(evidence, measured, opened))
     if not flow.opener:
-        return Section("encryption", _TITLE, verdict, words, pictures=(picture,), do=do)
+        return Section(
+            "encryption", _TITLE, verdict, words, pictures=(picture,), do=do, attacked=False
+        )
     tables = [_decrypted(opened, flow.opener), _keys(uses), _parameters(measured)]
     if refused := refusals(evidence.openings):
         rows = [(reason, f"{times:,}") for reason, times in refused.items()]
         tables.append(PageTable("Refused", ("why", "times"), rows, frozenset(range(len(rows)))))
     numbers = [*_worth(measured, seed), *_log(evidence, opened)]
     return Section(
-        "encryption", _TITLE, verdict, words, numbers, tables, (picture,), _notes(evidence), do=do
+        "encryption",
+        _TITLE,
+        verdict,
+        words,
+        numbers,
+        tables,
+        (picture,),
+        _notes(evidence),
+        do=do,
+        attacked=False,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.encryption.measured import Precision, Security
+from securefl.audit.encryption.measured import Estimate, Precision, Security
 from securefl.audit.encryption.opened import (
     EncryptionEvidence,
     Opened,
@@ -83,7 +83,26 @@ def _decrypted_in_all(found: Encrypted) -> str:
     asked = f" Requests refused: {refused:,}." if refused else ""
     what = ", and ".join(done) or "nothing"
     clear = f" Not encrypted, and read by the server of each client: {found.read}."
-    return f"Decrypted by the {found.evidence.opener}: {what}.{asked}{clear if found.read else ''}"
+    said = f"Decrypted by the {found.evidence.opener}: {what}.{asked}"
+    return f"{said}{clear if found.read else ''} {_by_which_log(found.evidence)}{_worth(found)}"
+
+
+def _by_which_log(evidence: EncryptionEvidence) -> str:
+    if evidence.own_log:
+        return "So say the run's folder and the authority's own log."
+    if evidence.in_one_process:
+        return "So says the log of the one process that played all parties."
+    return "So says the run's folder alone: the authority's own log was not seen."
+
+
+def _worth(found: Encrypted) -> str:
+    """Return what sealed sums are worth, and on whose word; nothing where none were sealed."""
+    if not found.evidence.sums:
+        return ""
+    return (
+        f" That a sum hides single clients is worth {Estimate().by_theorem:g} bits by estimates of "
+        "lattice attacks, and rests on an argument of our own that nobody has reviewed."
+    )
 
 
 def _ask(found: Encrypted) -> str:
@@ -164,5 +183,12 @@ RULES: tuple[Rule[Encrypted], ...] = (
         do="Audit with --openings and the authority's own log.",
     ),
     unmeasured(lambda found: [part.precision.encryption for part in found.parameters]),
+    Rule(
+        Verdict.WEAK,
+        lambda found: not (found.evidence.own_log or found.evidence.in_one_process),
+        "the parties were processes of their own, and the authority's own log was not given",
+        _decrypted_in_all,
+        do="Ask the authority's operator for its own log, and audit with --openings.",
+    ),
     Rule(Verdict.HOLDS, always, "none of these", _decrypted_in_all),
 )

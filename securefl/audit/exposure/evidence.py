@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from securefl.audit.exposure.leaks import Leak
 from securefl.audit.exposure.openings import OpeningsLog, wrongly_carded, wrongly_opened
 from securefl.audit.exposure.planned import Absences, Lengths, unplanned
-from securefl.audit.findings import AUDITS
+from securefl.audit.findings import is_of_report
 from securefl.build.exchange import is_blind, quorum_of, sealed_kinds
 from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.incidents import SPOILED, Incident
@@ -220,8 +220,8 @@ def _told(evidence: FolderEvidence) -> Iterator[Leak]:
         of_one = incident.name != SPOILED  # a total's weight and count are everybody's
         if of_one and _MEASURED.search(_RULE.sub("", incident.reason)):
             yield Leak(incident.round, incident.name, INCIDENTS, "a client's value stands in it")
-    for name in sorted({*evidence.files} - FILES - PICTURES - AUDITS):
-        if not _PARTIAL.fullmatch(name):
+    for name in sorted({*evidence.files} - FILES - PICTURES):
+        if not (_PARTIAL.fullmatch(name) or is_of_report(name)):
             yield Leak(0, name, "the run's folder", "a file that no run writes")
     for (file, key), times in Counter(evidence.odd_rows).items():
         yield Leak(0, key, file, f"in {times} lines, and no run writes it there")

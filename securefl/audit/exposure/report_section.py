@@ -68,6 +68,7 @@ def exposure_section(
             _NOT_LOOKED_FOR,
         ),
         do=do,
+        attacked=False,
     )
 
 

@@ -23,7 +23,7 @@ from securefl.audit.inversion.hidden_statistics import (
 from securefl.audit.inversion.limits import most_matched, require_within
 from securefl.audit.inversion.opened_total import OpenedRound
 from securefl.audit.inversion.rebuilding import Attacked, Rebuilt, attacked, protection
-from securefl.audit.inversion.sample_kind import Values, mean_interval
+from securefl.audit.inversion.sample_kind import Scores, Values, mean_interval
 from securefl.audit.inversion.sum_attacks import SumEffort
 from securefl.audit.inversion.sum_section import NOTES as SUM_NOTES
 from securefl.audit.inversion.sum_section import figures, sum_numbers, sum_table, tried_sums
@@ -33,6 +33,7 @@ from securefl.audit.inversion.verdict import (
     UPDATES_SEALED,
     if_nothing_is_sealed,
     if_sealed,
+    of_smaller,
     united,
 )
 from securefl.audit.rules import decided
@@ -92,7 +93,7 @@ _FIRST = {
         "Attacked were updates of one local step."
     ),
     Hidden.STATISTICS: "Attacked were updates of one local step.",
-    Hidden.UPDATES: "The rest is of the same run, had it sealed its statistics alone.",
+    Hidden.UPDATES: "What follows is of this run, had it sealed its statistics alone.",
 }
 
 
@@ -103,7 +104,7 @@ _WITHOUT_BN = {
     False: (
         "The model has no BN, so no statistics to hide. Attacked were updates of one local step."
     ),
-    True: "The rest is of single clients' updates, had they not been sealed.",
+    True: "What follows is of this run, had it not sealed single clients' updates.",
 }
 
 
@@ -169,6 +170,7 @@ def inversion_section(
         verdict=verdict,
         do=do,
         words=" ".join([first, *_words(compared, hidden)]),
+        trials=_if_statistics_were_sealed(compared) if hidden is Hidden.NOTHING else "",
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
         pictures=[rebuilt_picture(title(one), one) for one in found if one.baseline.is_image],
@@ -189,12 +191,14 @@ def _with_sums(
 ) -> Section:
     """Return the section with attacks on sums of updates before all else, and their verdict."""
     tried = tried_sums(opened, effort.sums, seed)
-    verdict, words, do = decided(UPDATES_SEALED, tried.found(opened.kind().noun))
+    found = tried.found(opened.kind().noun)
+    verdict, words, do = decided(UPDATES_SEALED, found)
     return replace(
         section,
         verdict=verdict,
         do=do,
-        words=f"{words}{figures(tried)}. {section.words}",
+        words=f"{words}{figures(tried.own)}.",
+        trials=f"{of_smaller(found)}{figures(*tried.small)}. {section.words}",
         numbers=[*sum_numbers(tried, seed), *section.numbers],
         tables=[sum_table(tried), *section.tables],
         notes=[*SUM_NOTES, *section.notes],
@@ -207,15 +211,17 @@ def title(one: Attacked) -> str:
 
 
 def _words(compared: Sequence[tuple[Attacked, HiddenStatistics]], hidden: Hidden) -> Iterator[str]:
-    """Yield sentences: what holds of this run, and, where it hides nothing, of sealed statistics.
-
-    Of a run that hides updates they are on sealed statistics alone.
-    """
+    """Yield sentences on this run; of one that hides updates they are on sealed statistics."""
     of_run = if_nothing_is_sealed if hidden is Hidden.NOTHING else if_sealed
     yield from _grouped((of_run(found), _figures(one, found)) for one, found in compared)
-    if hidden is Hidden.NOTHING and any(found.there for _, found in compared):
-        yield "The same, had the run sealed its statistics."
-        yield from _grouped((if_sealed(found), title(one)) for one, found in compared)
+
+
+def _if_statistics_were_sealed(compared: Sequence[tuple[Attacked, HiddenStatistics]]) -> str:
+    """Return sentences on a run that hides nothing, had it; empty where there are none to seal."""
+    if not any(found.there for _, found in compared):
+        return ""
+    said = _grouped((if_sealed(found), title(one)) for one, found in compared)
+    return " ".join(["What follows is of this run, had it sealed its statistics.", *said])
 
 
 def _grouped(said: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -229,9 +235,12 @@ def _grouped(said: Iterable[tuple[str, str]]) -> Iterator[str]:
 def _figures(one: Attacked, found: HiddenStatistics) -> str:
     rows = (one.by[found.best], one.by[Attacker.EXACT], one.baseline)
     best, known, guess = (one.kind.told(_score(one, row).value) for row in rows)
+    scores_NB = one.by[found.best].score_NB
+    clear = int((one.kind.sign * (scores_NB - one.kind.clear) >= 0).sum())
+    back = f"recovered {clear} of {scores_NB.size}"
     if not found.there:
-        return f"{title(one)}: {best}, {guess} guessed"
-    return f"{title(one)}: {best} without them, {known} with, {guess} guessed"
+        return f"{title(one)}: {best}, {guess} guessed, {back}"
+    return f"{title(one)}: {best} without them, {known} with, {guess} guessed, {back}"
 
 
 def _numbers(one: Attacked, found: HiddenStatistics, seed: int) -> list[Number]:
@@ -243,9 +252,8 @@ def _numbers(one: Attacked, found: HiddenStatistics, seed: int) -> list[Number]:
         named = f"{title(one)}: {kind.measure}, {name}"
         numbers.append(Number.of(named, _score(one, row), about, seed, kind.unit))
         if row.ssim_NB is not None:
-            likeness = mean_interval(units(row.ssim_NB))
-            about = f"SSIM of the same; {how}"
-            numbers.append(Number.of(f"{title(one)}: SSIM, {name}", likeness, about, seed))
+            about, named = f"SSIM of the same; {how}", f"{title(one)}: SSIM, {name}"
+            numbers.append(Number.of(named, likeness(row.ssim_NB), about, seed))
     method = f"{kind.measure} of {kind.noun}: {METHOD}; {average}; paired; best adaptive is chosen "
     method += f"on the same {kind.noun}: {found.best}"
     named = f"{title(one)}: {_less(one, 'exact', 'best adaptive')}"
@@ -275,7 +283,7 @@ def _table(one: Attacked, found: HiddenStatistics) -> PageTable:
         cells.append("" if guessed else kind.shown(gained))
         cells.append(kind.shown(_score(one, row)))
         cells.append("" if guessed or row is exact else kind.shown(behind))
-        cells += [_plain(mean_interval(units(row.ssim_NB)))] if row.ssim_NB is not None else []
+        cells += [_plain(likeness(row.ssim_NB))] if row.ssim_NB is not None else []
         exempt = guessed or (row is exact and found.there)
         if gained.low > 0 and not exempt:
             alarming.add(len(rows))
@@ -289,6 +297,12 @@ def _table(one: Attacked, found: HiddenStatistics) -> PageTable:
 
 def _score(one: Attacked, row: Rebuilt) -> Interval:
     return one.kind.interval(units(row.score_NB))
+
+
+def likeness(ssim_NB: Scores) -> Interval:
+    """Return the mean structural similarity, in an interval that ends where it can: -1 and 1."""
+    found = mean_interval(units(ssim_NB))
+    return Interval(found.value, max(found.low, -1.0), min(found.high, 1.0))
 
 
 def _plain(found: Interval) -> str:

@@ -134,18 +134,18 @@ def sum_table(tried: SumsTried) -> PageTable:
     return PageTable("Sums of all clients' updates", columns, rows, frozenset(alarming))
 
 
-def figures(tried: SumsTried) -> str:
-    """Return guess and best attack of the run's own sum and of those that were rebuilt from.
+def figures(*tried: AttackedSums | None) -> str:
+    """Return the best attack on each of these sums that was rebuilt from; on all, where none was.
 
-    Of all, where none was.
+    With the guess, and how many samples came back clearly; empty where no attack could be tried.
     """
-    said, every = [], [*tried.each()]
-    telling = [one for one in every if one.is_rebuilt or one is tried.own]
-    for one in telling if any(one.is_rebuilt for one in every) else every:
+    said, every = list[str](), [one for one in tried if one]
+    telling = [one for one in every if one.is_rebuilt]
+    for one in telling or every:
         name = one.surest
         if name:
-            best, guess = (
-                one.kind.told(one.average(row).value) for row in (one.by[name], one.baseline)
-            )
-            said.append(f"{one.shape}: {best}, {guess} guessed")
+            row, kind = one.by[name], one.kind
+            best, guess = (kind.told(one.average(r).value) for r in (row, one.baseline))
+            back = f"recovered {one.recovered(row) * row.score_NB.size:.0f} of {row.score_NB.size}"
+            said.append(f"{one.shape}: {best}, {guess} guessed, {back}")
     return f" ({'; '.join(said)})" if said else ""

@@ -29,7 +29,7 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
         "and lacking them costs nothing for certain",
         lambda found: (
             "Sealing the statistics is no protection: who reads a client's gradient could rebuild "
-            f"its {found.noun} without them as well, so seal the model too, or add noise"
+            f"its {found.noun} without them as well"
         ),
         do='Set exchange.encrypt = "model".',
     ),
@@ -75,9 +75,9 @@ STATISTICS_SEALED: tuple[Rule[HiddenStatistics], ...] = (
 def if_sealed(found: HiddenStatistics) -> str:
     """Return what sealing the statistics alone would come to, in words."""
     if not found.there:
-        rebuilt = f"Who reads a client's gradient could rebuild its {found.noun}: seal the model"
+        rebuilt = f"Who reads a client's gradient could rebuild its {found.noun}"
         guess = f"Nobody rebuilds {found.noun} for certain better than a guess from the label"
-        return f"{rebuilt}, or add noise" if found.rebuilt else guess
+        return rebuilt if found.rebuilt else guess
     return decided(STATISTICS_SEALED, found)[1]
 
 
@@ -129,10 +129,14 @@ class SumsFound:
 _ALL = "Nobody received a single client's update, and everybody the sum of all of a round."
 
 
-def _smaller(found: SumsFound) -> str:
+def of_smaller(found: SumsFound) -> str:
+    """Return what sums that are smaller than the run's own gave away: a trial, not this run."""
     if not found.smaller:
-        return "and nothing from smaller ones"
-    return f"but {found.noun} were from smaller sums, the largest of {found.smaller[-1]}"
+        return "Smaller sums gave nothing away"
+    return (
+        f"From smaller sums {found.noun} were rebuilt better than a guess from the labels, the "
+        f"largest of {found.smaller[-1]}"
+    )
 
 
 UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
@@ -143,8 +147,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         "from the labels",
         lambda found: (
             f"{_ALL} From such a sum ({found.own}) {found.noun} are rebuilt better than a guess "
-            f"from the labels, {found.recovered:.0%} of them clearly: have more clients, steps or "
-            "samples in a round, or add noise"
+            f"from the labels, {found.recovered:.0%} of them clearly"
         ),
         do=(
             "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "
@@ -157,7 +160,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         "from a sum as large as the run's own they are not",
         lambda found: (
             f"{_ALL} From such a sum ({found.own}) no {found.noun} were rebuilt for certain better "
-            f"than a guess from the labels, {_smaller(found)}"
+            "than a guess from the labels"
         ),
     ),
     Rule(
@@ -167,8 +170,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         "are rebuilt",
         lambda found: (
             f"{_ALL} One of this run ({found.own}) is too large for these attacks, which is no "
-            f"proof: from smaller sums {found.noun} were rebuilt better than a guess from the "
-            f"labels, the largest of {found.smaller[-1]}"
+            "proof, since smaller ones gave something away"
         ),
         do=(
             "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "

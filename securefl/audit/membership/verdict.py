@@ -96,13 +96,13 @@ def _told(how: str, best: MeasuredAttack) -> str:
     shown = []
     if best.area.low >= SAID_AREA:
         shown.append(
-            f"picks the training record out of two in {best.area.value:.1%} of the cases (50 % is "
-            "guessing)"
+            f"picks the training record out of two in {best.area.in_percent()} of the cases (50 % "
+            "is guessing)"
         )
     if best.rate and best.rate.low > SAID_RATE:
         shown.append(
-            f"recognises {best.rate.value:.1%} of the training records while it is wrong about one "
-            "other record in a hundred (1 % is guessing)"
+            f"recognises {best.rate.in_percent()} of the training records while it is wrong "
+            "about one other record in a hundred (1 % is guessing)"
         )
     found = ". It ".join(shown) or "does so by too little to say it in a number"
     return (

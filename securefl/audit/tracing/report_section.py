@@ -14,7 +14,14 @@ from securefl.audit.statistics import Interval
 from securefl.audit.tracing.differencing import Differenced, Setting, differenced
 from securefl.audit.tracing.likelihood import Others, private_limit
 from securefl.audit.tracing.setup import EFFORTS, Release, TracingSetup
-from securefl.audit.tracing.verdict import RULES, SentStatistics, Traced, Visibility, told_apart
+from securefl.audit.tracing.verdict import (
+    RULES,
+    SentStatistics,
+    Traced,
+    Visibility,
+    told_apart,
+    trials,
+)
 from securefl.data.split import Labelled
 from securefl.io.html import PageTable, Picture
 from securefl.report.plots import COLOURS, STYLES, bare, png
@@ -57,10 +64,12 @@ def tracing_section(
     setup = TracingSetup(model, pool, public, sent, rng, EFFORTS[effort])
     curves = _curves(setup)
     compared = _compared(setup, curves)
-    two_sums = _TwoSums.of(_differenced(setup), rng)
+    setting = _setting(setup)
+    two_sums = _TwoSums.of(differenced(setup.profiles, setup.labels_N, setting, setup.rng), rng)
     run = _run(setup, sent)
     auc = run.auc if run else None
-    verdict, words, do = decided(RULES, Traced(sent, auc, two_sums.exact, two_sums.private))
+    traced = Traced(sent, auc, two_sums.exact, two_sums.private, setting.least + 1)
+    verdict, words, do = decided(RULES, traced)
     found = {**compared, **two_sums.aucs(sent.client_sigma), **({run.name: run.auc} if run else {})}
     numbers = [
         *(Number.of(name, auc, two_sums.method(name), seed) for name, auc in found.items()),
@@ -76,6 +85,7 @@ def tracing_section(
         pictures=(Picture("Told apart, by records of a client", _DESCRIBED, png(_figure(curves))),),
         notes=_NOTES,
         do=do,
+        trials=trials(traced),
     )
 
 
@@ -102,7 +112,7 @@ _NOTES = (
 
 
 PROFILE, MEANS = "one client's profile", "its means alone"
-NOISY, OF_TEN = f"its profile, noise of σ = {SIGMA:g}", f"sum of {TEN} clients"
+NOISY, OF_TEN = f"profile with noise, σ = {SIGMA:g}", f"sum of {TEN} clients"
 
 
 def _curves(setup: TracingSetup) -> dict[str, dict[int, Interval]]:
@@ -170,15 +180,14 @@ _SEALED = 128
 _FEWEST_TRIALS = 100
 
 
-def _differenced(setup: TracingSetup) -> Differenced:
-    """Ask for sums of the run's least number of clients, or of three where those are too many."""
-    sent, trials, profiles = setup.sent, setup.effort.trials, setup.profiles
+def _setting(setup: TracingSetup) -> Setting:
+    """Return a trial with the run's least number of clients, or three where those are too many."""
+    sent, most, profiles = setup.sent, setup.effort.trials, setup.profiles
     least = sent.least if setup.most(2 * sent.least + 1) >= N else 3
     sigma = 1.0 if sent.client_sigma is None else sent.client_sigma
     # Wide statistics fill many ciphertexts: of these fewer are asked for.
-    fitting = _SEALED * trials // profiles.moments.pool_NV.shape[1]
-    setting = Setting(N, least, min(trials, max(fitting, _FEWEST_TRIALS)), sigma)
-    return differenced(profiles, setup.labels_N, setting, setup.rng)
+    fitting = _SEALED * most // profiles.moments.pool_NV.shape[1]
+    return Setting(N, least, min(most, max(fitting, _FEWEST_TRIALS)), sigma)
 
 
 @final
@@ -227,7 +236,7 @@ class _TwoSums:
             if told_apart(auc)
         )
         columns = ("asked of the authority", "AUC", "what it did")
-        return PageTable("Two sums that differ by one client", columns, rows, alarming)
+        return PageTable("Trial: two totals that differ by one client", columns, rows, alarming)
 
 
 def _auc(found: Interval) -> str:
@@ -240,7 +249,9 @@ def _by_size(curves: Curves) -> PageTable:
         (str(n), *(_auc(curve[n]) if n in curve else "–" for curve in curves.values()))
         for n in sizes
     ]
-    return PageTable("AUC by records n of a client", ("n", *curves), rows)
+    return PageTable(
+        "Records told apart (AUC), by their number n at a client", ("n", *curves), rows
+    )
 
 
 def _figure(curves: Curves) -> Figure:

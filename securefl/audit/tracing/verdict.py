@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
-from securefl.audit.rules import Rule, Verdict, add_noise, always, unmeasured
+from securefl.audit.rules import Rule, Verdict, add_noise, always, counted, unmeasured
 from securefl.audit.statistics import Interval
 from securefl.audit.thresholds import CHANCE, NOTICED, PLAIN
 
@@ -28,7 +28,7 @@ class SentStatistics:
     profiles: Visibility
     """Profiles of FedProf; encrypted ones are `HIDDEN`, since scores alone are opened."""
     n_clients: int
-    """Clients whose statistics are in one total."""
+    """Clients of the run, that a total may be of."""
     n_records: int
     """Records in one statistic of the client with the fewest: its mini-batch, or all its data."""
     least: int = 3
@@ -41,6 +41,8 @@ class SentStatistics:
     """Value of privacy.statistics_clip."""
     client_sigma: float | None = None
     """Noise at client level, privacy.sigma; None without."""
+    pairs: int = 0
+    """Pairs of opened totals of the run that differ by one client."""
 
     @property
     def worst(self) -> Visibility:
@@ -65,6 +67,8 @@ class Traced:
     """AUC in the difference of two totals of it."""
     noisy: Interval
     """AUC in such a difference with the clients' noise."""
+    trial_clients: int = 4
+    """Clients of the trial in which two totals were asked for."""
 
     @property
     def auc(self) -> Interval:
@@ -83,14 +87,24 @@ class Traced:
         return self.run is not None and self.sent.worst is Visibility.EACH
 
     @property
-    def two_sums_show(self) -> bool:
-        """True where two totals that differ by one client show its records."""
+    def can_differ(self) -> bool:
+        """True where two totals of this run may differ by one client."""
+        return self.sent.n_clients > self.sent.least or self.sent.pairs > 0
+
+    @property
+    def trial_shows(self) -> bool:
+        """True where a trial's two totals, without noise, show the records of a client."""
         alone = (
             self.run is not None
             and self.sent.worst is Visibility.TOTALS
             and self.sent.sigma is None
         )
         return alone and told_apart(self.difference)
+
+    @property
+    def two_sums_show(self) -> bool:
+        """True where two totals of this run that differ by one client may show its records."""
+        return self.trial_shows and self.can_differ
 
     @property
     def not_differenced(self) -> bool:
@@ -106,7 +120,7 @@ def told_apart(auc: Interval) -> bool:
 
 def _says(auc: Interval) -> str:
     """Return how well a reader tells records apart, and whether that is certain."""
-    words = f"says in {auc.value:.1%} {_GUESSING} which of two records was in"
+    words = f"says in {auc.in_percent()} {_GUESSING} which of two records was in"
     if told_apart(auc):
         return words
     if auc.low > CHANCE:
@@ -117,8 +131,9 @@ def _says(auc: Interval) -> str:
 def _in_words(found: Traced) -> str:
     if found.run is None:
         return (
-            "Each client adds noise to what it sends. From the difference of two totals, a reader "
-            f"{_says(found.noisy)}."
+            "Each client adds noise to what it sends. From the difference of two totals, in a "
+            f"trial with {found.trial_clients} clients, a reader {_says(found.noisy)}."
+            f"{_opened(found)}"
         )
     apart = _says(found.run)
     if found.each_read:
@@ -128,16 +143,37 @@ def _in_words(found: Traced) -> str:
         return f"{words} The difference of two totals was not measured with this noise."
     if not found.two_sums_show:
         return words
+    measured = f"{found.difference.in_percent()} in a trial with {found.trial_clients} clients"
     if found.difference.value <= found.auc.value:
         return (
             f"{words} Two totals that differ by one client, while the model hardly changes, show "
-            f"that client's records, too ({found.difference.value:.1%}): the least number of "
-            "clients does not stop that. Noise does."
+            f"that client's records, too ({measured}): the least number of clients does not stop "
+            f"that. Noise does.{_opened(found)}"
         )
     return (
         f"{words} But two totals that differ by one client, while the model hardly changes, show "
-        f"that client as if it were in the clear ({found.difference.value:.1%}): the least number "
-        "of clients does not stop that. Noise does."
+        f"that client as if it were in the clear ({measured}): the least number of clients does "
+        f"not stop that. Noise does.{_opened(found)}"
+    )
+
+
+def _opened(found: Traced) -> str:
+    """Return whether this run may open two such totals, and how many pairs it has opened."""
+    of = f" This run has {found.sent.n_clients} clients at a minimum of {found.sent.least}"
+    if not found.can_differ:
+        return f"{of}, so no such pair can be opened, and none was."
+    were = f"opened so: {counted(found.sent.pairs, 'pair')}" if found.sent.pairs else "none was"
+    return f"{of}, so that such a pair can be opened; {were}."
+
+
+def trials(found: Traced) -> str:
+    """Return what a trial shows that this run cannot; empty where there is nothing."""
+    if found.can_differ or not found.trial_shows:
+        return ""
+    return (
+        f"With {found.trial_clients} clients of the audit's own, two totals that differ by one "
+        f"client, while the model hardly changes, show that client's records "
+        f"({found.difference.in_percent()}).{_opened(found)}"
     )
 
 
