@@ -116,6 +116,7 @@ def _data(record: RunRecord, own: TaskRecord | None) -> Iterator[str]:
         )
     else:
         yield f"Tables, arrays or pictures of the sites' own. Model: `{config.model.name}`."
+        yield config.samples.form_said
 
 
 def _scores(record: RunRecord) -> Iterator[str]:
