@@ -39,7 +39,7 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     table = Table(box=None, pad_edge=False)
     table.add_column("Run", overflow="fold")
     score = heading(*by) if len(by) == 1 else "Score"
-    of = {m[-1].pooled.pooling for m, _ in runs.values() if m and m[-1].pooled}
+    of = {m[-1].pooling for m, _ in runs.values() if m} - {None}
     if of:
         score += ", mean\nby samples" if of == {PooledBy.MEAN} else " of\nall samples"
     table.add_column(f"{score},\nbest (round)", justify="right")

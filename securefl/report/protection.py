@@ -149,14 +149,13 @@ def _shared(release: str, config: Config, sigma: float, sealed_by: Encrypt) -> P
     """Return the protection by noise that clients add in shares."""
     sealed = {sealed_by, Encrypt.MODEL} & set(config.exchange.encrypt)
     tell = config.privacy.colluders
+    alone = "each alone" if tell == 1 else f"up to {tell} together"
     return Protection(
         release,
         f"σ = {sigma:g} on the sum, in shares",
         YES if sealed else f"{NO}: in the clear, each with its own share alone",
         YES,
-        f"{YES}: {f'up to {tell} together' if tell > 1 else 'each alone'}"
-        if tell
-        else f"{NO}: each knows its own share",
+        f"{YES}: {alone}" if tell else f"{NO}: each knows its own share",
         YES,
     )
 

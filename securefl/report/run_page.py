@@ -195,13 +195,13 @@ def _traffic(record: RunRecord) -> PageSection:
     ledger = Ledger(list(record.ledger))
     sums = ledger.bytes_by_kind()
     sealed = {kind for kind, form in sums if form == "ciphertext"} - ledger.server_reads()
-    totals = "Plaintext of a kind that clients seal is of totals, on their way back to all of them."
+    opened = "Plaintext of a kind that clients seal is of opened totals, on their way back to all."
     rows = [(kind, form, f"{n / MEBIBYTE:,.2f}") for (kind, form), n in sums.items()]
     said = "; ".join(f"{kind}, {form}: {mib} MiB" for kind, form, mib in rows)
     bars = _drawn(record, TRAFFIC, lambda: png(traffic_figure(record.ledger)))
     return PageSection(
         "Bytes",
-        [totals] if any((kind, "plaintext") in sums for kind in sealed) else [],
+        [opened] if any((kind, "plaintext") in sums for kind in sealed) else [],
         pictures=[Picture("MiB in the whole run, all parties", said, bars)],
         tables=[PageTable("By what was sent, and in which form", ("Kind", "Form", "MiB"), rows)],
     )

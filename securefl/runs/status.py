@@ -121,7 +121,7 @@ def status_of(path: Path) -> RunStatus:
         ended=_ended(path / CHECKPOINT) if last else None,
         metric=last.metric if last else ACCURACY,
         score=last.compared if last else None,
-        over_all=last.pooled.pooling if last and last.pooled else None,
+        over_all=last.pooling if last else None,
         best_round=best.round if best else None,
         best_score=best.compared if best else None,
         clients=tuple(name for name in senders if name not in told),
