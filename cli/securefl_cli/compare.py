@@ -28,6 +28,7 @@ MEGABYTE = 1e6
 def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> None:
     """Print a table to stdout: one row for each run; its cost where any run has devices."""
     from securefl.metrics.by_name import ACCURACY, heading
+    from securefl.metrics.metric import PooledBy
     from securefl.report.census import hours, watt_hours
     from securefl.report.reading import what_the_server_reads
     from securefl.runs.folder_reader import best_of
@@ -38,9 +39,10 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     table = Table(box=None, pad_edge=False)
     table.add_column("Run", overflow="fold")
     score = heading(*by) if len(by) == 1 else "Score"
-    of = [metrics[-1].pooled for metrics, _ in runs.values() if metrics]
-    best = "best over all\n(round)" if any(of) else "best (round)"
-    table.add_column(f"{score},\n{best}", justify="right")
+    of = {m[-1].pooling for m, _ in runs.values() if m} - {None}
+    if of:
+        score += ", mean\nby samples" if of == {PooledBy.MEAN} else " of\nall samples"
+    table.add_column(f"{score},\nbest (round)", justify="right")
     table.add_column(f"Rounds\nto {TARGET:.0%}", justify="right")
     table.add_column("Upload per\nclient, MB", justify="right")
     table.add_column("Time\n(s)", justify="right")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from securefl.export.formats import FORMATS
+from securefl.io.text import printable
 from securefl_cli.completion import run_argument
 from securefl_cli.own_data import Own, allowed_model_option, sites_option
 
@@ -62,8 +63,8 @@ def export(  # noqa: PLR0913, PLR0917  (click gives each option)
       onnx          .onnx         ONNX Runtime and others: the whole model
 
     Tensors go into a model of the same class. A whole model takes any number of samples and gives
-    what the run scored: logits of classes. BN layers are torch's own; weight-standardised layers
-    are plain ones with standardised weights.
+    what the run scored: logits of classes. Of tables the names of its inputs are printed, in order.
+    BN layers are torch's own; weight-standardised layers are plain ones with standardised weights.
 
     \b
     Example:
@@ -87,13 +88,16 @@ def export(  # noqa: PLR0913, PLR0917  (click gives each option)
         if name is None:
             raise click.UsageError("give --format, or --out with the ending of one")
         out = Path(f"{run_folder.resolve().name}{FORMATS[name].suffix}")
-    task = Own(sites, model).task_here(read_config(run_folder)) if sites else None
+    config = read_config(run_folder)
+    task = Own(sites, model).task_here(config) if sites else None
     tensors = own_part(run_folder, client) if client else None
     if own:
         tensors = read_tensors(own)
     trained = load_trained(run_folder, task, tensors)
     with warnings.catch_warnings(action="ignore", category=UntrainedStatistics):  # said below
         click.echo(f"Model: {export_model(trained, out, name or '')}")
+    if config.samples:
+        click.echo(printable(config.samples.form_said))
     if note := note_on(trained):
         click.echo(f"Note: {note}", err=True)
 

@@ -200,10 +200,11 @@ def init(
         f"{directory / 'server'}: for the server; the card key\n"
         f"{directory / 'clients'}: for every client; the card key\n\n"
         f"Passphrase: {measured(KDF_COST)}.\n"
-        "Nothing recovers the secret keys without it.\n"
-        f"Next: securefl run --keys {shlex.quote(str(directory))} …"
+        "Nothing recovers the secret keys without it."
     )
-    if made.consortium:
+    if not made.consortium:
+        click.echo(f"Next: securefl run --keys {shlex.quote(str(directory))} …")
+    else:
         from securefl_keys.certificate_form import readable
 
         click.echo(

@@ -421,12 +421,11 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
 def _report(folder: Path, result: Result) -> None:
     from securefl.federation.ledger import Ledger
     from securefl.metrics.by_name import worst_said
-    from securefl.runs.folder_reader import read_run
+    from securefl.runs.folder_reader import PROTECTION, read_run
     from securefl_cli.passed_rounds import passed_rounds
 
     record = read_run(folder)
-    ledger = Ledger(list(record.ledger))
-    print_runs({record.config.name: (record.metrics, ledger)})
+    print_runs({record.config.name: (record.metrics, Ledger(list(record.ledger)))})
     if words := worst_said(record.metrics[-1].metric, record.metrics[-1].values):
         click.echo(f"Of the clients: {words}.")
     passed = passed_rounds(record)
@@ -434,11 +433,8 @@ def _report(folder: Path, result: Result) -> None:
         click.echo(f"Note: {passed}.", err=True)
     if record.config.privacy.private:
         _note_privacy(record.config, result)
-    click.echo(
-        f"In the papers' counting: {ledger.communication_rounds(1)} exchanges and "
-        f"{ledger.paper_megabytes(1):.6f} MB a round.\nReport: {write_report(record)}\n"
-        f"Run folder: {folder}"
-    )
+        click.echo(f"Privacy: {folder / PROTECTION}")
+    click.echo(f"Report: {write_report(record)}\nRun folder: {folder}")
     if record.all_passed:
         raise SystemExit(1)
 
@@ -448,4 +444,4 @@ def _note_privacy(config: Config, result: Result) -> None:
 
     if result.stopped:
         click.echo(f"The run {result.stopped}.")
-    click.echo(epsilon_said(config, result.history) + " See privacy.md.")
+    click.echo(epsilon_said(config, result.history))

@@ -47,18 +47,19 @@ def status(run: Path, as_json: bool) -> None:
 
 
 def _told(found: RunStatus) -> list[str]:
-    from securefl.metrics.by_name import shown, title
+    from securefl.metrics.by_name import OVER_ALL, heading, shown
     from securefl.runs.folder_reader import BEST
 
     lines = [f"{found.name}: {found.state}, {_AT_WORK[found.at_work]}"]
     lines.append(f"Round {found.round} of {found.rounds}")
     if found.ended:
         lines[-1] += f", which ended at {found.ended}"
+    over = f" {OVER_ALL[found.over_all]}" if found.over_all else ""
     if found.score is not None:
-        lines.append(f"{title(found.metric)}: {shown(found.metric, found.score)}")
+        lines.append(f"{heading(found.metric)}{over}: {shown(found.metric, found.score)}")
     if found.best_round is not None and found.best_score is not None:
         best = shown(found.metric, found.best_score)
-        lines.append(f"Best round: {found.best_round}, {title(found.metric)} {best} ({BEST})")
+        lines.append(f"Best round: {found.best_round}, {best} ({BEST})")
     lines.append(f"Took part: {', '.join(found.clients) or 'nobody yet'}")
     for name, why in found.missing.items():
         lines.append(f"Missing: {name}: {why.removeprefix(f'{name}: ')}")
@@ -74,8 +75,10 @@ def _told(found: RunStatus) -> list[str]:
         if found.officers > 1:
             who = f"{found.officers_needed} of {found.officers} officers"
             they = "they still open, each says itself"
-        lines.append(
-            f"Opened by {who}: {found.openings:,}; the rounds left will ask for about "
-            f"{found.openings_to_come:,}. How many {they} (--metrics)"
-        )
+        lines.append(f"Opened by {who}: {found.openings:,}")
+        if found.openings_to_come:
+            lines[-1] += (
+                f"; the rounds left will ask for about {found.openings_to_come:,}. How many {they} "
+                "(--metrics)"
+            )
     return lines

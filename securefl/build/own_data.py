@@ -130,8 +130,7 @@ def model_of(config: Config, form: SamplesTable) -> nn.Module:
         ConfigError: the model is one of images, and samples are none; or as `own_model`.
     """
     shape, table = form.sample_shape, config.model
-    standardised = form.standardise and (form.shape or form.numbers)
-    first: list[nn.Module] = [_standardised(form)] if standardised else []
+    first: list[nn.Module] = [_standardised(form)] if form.standardises else []
     if table.name == "mlp" and len(shape) > 1:
         first.append(nn.Flatten())
         shape = (torch.Size(shape).numel(),)

@@ -12,7 +12,7 @@ from securefl.algorithms.servers.fednova import effective_steps
 from securefl.errors import ConfigError
 from securefl.federation.training import Schedule, Training
 from securefl.settings.axes import Weights
-from securefl.settings.tables import Config
+from securefl.settings.tables import FEWEST_ROUNDS_WITH_DROPS, Config
 from securefl.types import Floats, Kind
 
 
@@ -68,13 +68,16 @@ def schedule(config: Config) -> Schedule:
 
 def rate_said(config: Config) -> str:
     """Describe how the learning rate changes over the run."""
-    train = config.train
+    train, n = config.train, config.run.rounds
     drops = [config.rounds_in(share) for share in config.lr_drops]
     said = f"{train.lr:g}"
     if drops:
         said += f", times {train.lr_drop_factor:g} after round {' and '.join(map(str, drops))}"
+        if train.lr_drops is None and n < FEWEST_ROUNDS_WITH_DROPS:
+            said += ", as BN at rest diverges at a large rate"
     elif train.lr_drops is None:
-        said += f" to the end: {config.run.rounds} rounds are too few to drop it (train.lr_drops)"
+        are = "round is" if n == 1 else "rounds are"
+        said += f" to the end: {n} {are} too few to drop it (train.lr_drops)"
     return said if train.lr_decay == 1 else f"{said}, times {train.lr_decay:g} after each round"
 
 

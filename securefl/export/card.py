@@ -28,7 +28,8 @@ _VERDICTS = TypeAdapter(dict[str, Any])
 def model_card(folder: Path) -> str:
     """Return the card of a finished run's model, as Markdown with YAML in front.
 
-    Sites and data stand there as counts alone, no name of a site among them. What is said of
+    Sites and data stand there as counts alone, no name of a site among them; of tables the columns
+    that the model reads. What is said of
     privacy is what the run's folder shows, and the verdicts of its audit where there is one.
 
     Raises:
@@ -116,6 +117,7 @@ def _data(record: RunRecord, own: TaskRecord | None) -> Iterator[str]:
         )
     else:
         yield f"Tables, arrays or pictures of the sites' own. Model: `{config.model.name}`."
+        yield config.samples.form_said
 
 
 def _scores(record: RunRecord) -> Iterator[str]:

@@ -23,6 +23,12 @@ ACCURACY, LABEL_ACCURACY, R2 = Accuracy.name, LabelAccuracy.name, RSquared.name
 C_INDEX, DICE = Concordance.name, Dice.name
 SHARES = frozenset(name for name, metric in METRICS.items() if metric.accuracy)
 """Metrics that are accuracies: shares of right answers, 0..1."""
+OVER_ALL = {
+    PooledBy.SUMS: "over all samples",
+    PooledBy.HISTOGRAM: "over all samples",
+    PooledBy.MEAN: "weighted by samples",
+}
+"""Words on a value over all clients, by the way in which it is found."""
 
 
 def listed() -> str:
@@ -57,10 +63,15 @@ def shown(metric: str, value: float) -> str:
 def shown_over_all(metric: str, pooled: PooledScore) -> str:
     """Return the value over all clients, for people, after words on where it comes from."""
     value = shown(metric, pooled.value)
-    if pooled.pooling is PooledBy.MEAN:
-        return f"weighted by samples {value}"
     within = f" ± {pooled.within:.3f}" if pooled.pooling is PooledBy.HISTOGRAM else ""
-    return f"over all samples {value}{within}"
+    return f"{OVER_ALL[pooled.pooling]} {value}{within}"
+
+
+def shown_compared(metric: str, score: float, pooled: PooledScore | None) -> str:
+    """Return the score by which rounds are compared: the value over all clients where it is one."""
+    if pooled is None or math.isnan(pooled.value):
+        return shown(metric, score)
+    return shown_over_all(metric, pooled)
 
 
 def range_of(metric: str) -> tuple[float, float]:

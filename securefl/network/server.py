@@ -43,7 +43,7 @@ from securefl.federation.query import Query
 from securefl.federation.questions import number_bytes
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
-from securefl.metrics.by_name import shown, shown_over_all, title, worst_said
+from securefl.metrics.by_name import shown_compared, title, worst_said
 from securefl.network import bodies
 from securefl.network.authority_line import (
     STOPPED,
@@ -469,8 +469,8 @@ class ServerProcess:
             n_clients = len(rounds.participants[-1].counted)
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
-                f"{shown(metrics.metric, metrics.score)}{_over_all(metrics)}, {n_clients} clients"
-                f"{_worst(metrics)}"
+                f"{shown_compared(metrics.metric, metrics.score, metrics.pooled)}, "
+                f"{n_clients} clients{_worst(metrics)}"
             )
 
         return told
@@ -590,11 +590,6 @@ class AuthorityLine:
 
     def _link(self) -> Coroutine[Any, Any, Link]:
         return self.line.link(self.process.patience.authority_s)
-
-
-def _over_all(metrics: RoundMetrics) -> str:
-    """Return words on the score over all clients' samples; empty without one."""
-    return f", {shown_over_all(metrics.metric, metrics.pooled)}" if metrics.pooled else ""
 
 
 def _worst(metrics: RoundMetrics) -> str:

@@ -84,8 +84,8 @@ def _line(i: int) -> dict[str, Any]:
 
 
 def plotted(metrics: Sequence[RoundMetrics]) -> list[float]:
-    """Return the score of each round, in % where it is an accuracy."""
-    return [100 * m.score if m.metric in SHARES else m.score for m in metrics]
+    """Return the score by which rounds are compared, of each; in % where it is an accuracy."""
+    return [100 * m.compared if m.metric in SHARES else m.compared for m in metrics]
 
 
 def label_scores(axes: Axes, runs: Mapping[str, Sequence[RoundMetrics]]) -> None:

@@ -90,7 +90,12 @@ def epsilon_said(config: Config, history: History) -> str:
     level = Level(table.level)
     said = [epsilon_words(history, level, table.delta)]
     if not history.stages_without_privacy(level):
-        said.append(f"Protected: {WHAT[level]}, but for what the table says `{NO}` of.")
+        cells = [cell for each in protections(config) for cell in each.cells[2:]]
+        some = any(cell.startswith(NO) for cell in cells)
+        said.append(
+            f"Protected: {WHAT[level]}, "
+            + (f"but for what the table says `{NO}` of." if some else "in each release.")
+        )
     if table.noise == "seeded":
         said.append(
             'privacy.noise = "seeded": the noise follows from run.seed, and whoever knows that '
@@ -144,12 +149,13 @@ def _shared(release: str, config: Config, sigma: float, sealed_by: Encrypt) -> P
     """Return the protection by noise that clients add in shares."""
     sealed = {sealed_by, Encrypt.MODEL} & set(config.exchange.encrypt)
     tell = config.privacy.colluders
+    alone = "each alone" if tell == 1 else f"up to {tell} together"
     return Protection(
         release,
         f"σ = {sigma:g} on the sum, in shares",
         YES if sealed else f"{NO}: in the clear, each with its own share alone",
         YES,
-        f"up to {tell} together" if tell else f"{NO}: each knows its own share",
+        f"{YES}: {alone}" if tell else f"{NO}: each knows its own share",
         YES,
     )
 

@@ -12,7 +12,7 @@ from securefl.federation.ledger import AUTHORITY, MEBIBYTE, SERVER, Ledger
 from securefl.federation.opening import Opening
 from securefl.io.files import read_bounded
 from securefl.io.html import PageTable, Picture, rendered
-from securefl.metrics.by_name import SHARES, heading, shown, shown_over_all, title, worst_of
+from securefl.metrics.by_name import SHARES, heading, shown, shown_compared, title, worst_of
 from securefl.privacy.history import History
 from securefl.report.census import clients, times_selected
 from securefl.report.key_tallies import key_tallies
@@ -110,16 +110,13 @@ def _short(record: RunRecord) -> str:
 
 
 def _score(of: RoundMetrics) -> str:
-    """Return the score by which rounds are compared."""
-    if of.pooled and not math.isnan(of.pooled.value):
-        return shown_over_all(of.metric, of.pooled)
-    return shown(of.metric, of.score)
+    return shown_compared(of.metric, of.score, of.pooled)
 
 
 def _ends(metrics: Mapping[str, Sequence[RoundMetrics]]) -> str:
     """Return in words what curves show: where each ends."""
     return "; ".join(
-        f"{name}: {title(rounds[-1].metric)} {shown(rounds[-1].metric, rounds[-1].score)}, loss "
+        f"{name}: {title(rounds[-1].metric)} {_score(rounds[-1])}, loss "
         f"{rounds[-1].loss:.3g} in round {rounds[-1].round:,}"
         for name, rounds in metrics.items()
     )
@@ -195,12 +192,16 @@ def _who_could_read(record: RunRecord) -> PageSection:
 
 
 def _traffic(record: RunRecord) -> PageSection:
-    sums = Ledger(list(record.ledger)).bytes_by_kind()
+    ledger = Ledger(list(record.ledger))
+    sums = ledger.bytes_by_kind()
+    sealed = {kind for kind, form in sums if form == "ciphertext"} - ledger.server_reads()
+    opened = "Plaintext of a kind that clients seal is of opened totals, on their way back to all."
     rows = [(kind, form, f"{n / MEBIBYTE:,.2f}") for (kind, form), n in sums.items()]
     said = "; ".join(f"{kind}, {form}: {mib} MiB" for kind, form, mib in rows)
     bars = _drawn(record, TRAFFIC, lambda: png(traffic_figure(record.ledger)))
     return PageSection(
         "Bytes",
+        [opened] if any((kind, "plaintext") in sums for kind in sealed) else [],
         pictures=[Picture("MiB in the whole run, all parties", said, bars)],
         tables=[PageTable("By what was sent, and in which form", ("Kind", "Form", "MiB"), rows)],
     )

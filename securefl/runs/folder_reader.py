@@ -20,7 +20,7 @@ from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.json import parsed
 from securefl.metrics.by_name import ACCURACY as ACCURACY_METRIC
 from securefl.metrics.by_name import is_better
-from securefl.metrics.metric import PooledScore
+from securefl.metrics.metric import PooledBy, PooledScore
 from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
@@ -105,8 +105,13 @@ class RoundMetrics:
     @property
     def compared(self) -> float:
         """Value by which rounds are compared: over all clients' samples where there is one."""
-        pooled = self.pooled
-        return self.score if pooled is None or math.isnan(pooled.value) else pooled.value
+        return self.pooled.value if self.pooled and self.pooling else self.score
+
+    @property
+    def pooling(self) -> PooledBy | None:
+        """Way in which `compared` is over all clients' samples; None where it is not."""
+        known = self.pooled and not math.isnan(self.pooled.value)
+        return self.pooled.pooling if self.pooled and known else None
 
     def __post_init__(self) -> None:
         if math.isnan(self.score) and self.accuracy is not None:

@@ -44,7 +44,7 @@ from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.total import Terms, state_digest
 from securefl.federation.training import Training, round_generator
-from securefl.metrics.by_name import SHARES, accuracy_of, shown, title
+from securefl.metrics.by_name import SHARES, accuracy_of, shown_compared, title
 from securefl.privacy.history import History
 from securefl.privacy.odometer import Odometer, Spending
 from securefl.runs.checkpoint import Checkpoint, check_client_state
@@ -178,7 +178,8 @@ class Result:
             return f"Result({self.config.name}, no rounds)"
         last = self.metrics[-1]
         sent = sum(m.upload_bytes for m in self.metrics) / MEGABYTE
-        scored = f"{title(last.metric)} {shown(last.metric, last.score)}, loss {last.loss:.3g}"
+        score = shown_compared(last.metric, last.score, last.pooled)
+        scored = f"{title(last.metric)} {score}, loss {last.loss:.3g}"
         return (
             f"Result({self.config.name}, {len(self.metrics)} rounds, {scored},\n"
             f"  {sent:.1f} MB sent by clients, {len(self.openings)} totals opened, "

@@ -35,8 +35,8 @@ class RunProgress(Protocol):
 
 
 def scored(metrics: RoundMetrics, *, named: bool = False) -> str:
-    """Return a round's score, after its metric's name where that is not said elsewhere."""
-    value = shown(metrics.metric, metrics.score)
+    """Return what rounds are compared by, with its metric where that is said nowhere else."""
+    value = shown(metrics.metric, metrics.compared)
     return f"{title(metrics.metric)} {value}" if named or metrics.metric not in SHARES else value
 
 

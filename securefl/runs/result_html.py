@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from securefl.io.html import Curve, PageTable, notebook_html
-from securefl.metrics.by_name import heading, shown
+from securefl.metrics.by_name import heading, shown, shown_compared
 from securefl.runs.folder_reader import RoundMetrics, best_of
 
 MOST_CLIENTS = 10
@@ -23,7 +23,7 @@ def result_html(name: str, rounds: Sequence[RoundMetrics], counts: Mapping[str, 
     last, best = rounds[-1], best_of(rounds)
     figures = {
         "Rounds": f"{last.round:,}",
-        heading(last.metric): shown(last.metric, last.score),
+        heading(last.metric): shown_compared(last.metric, last.score, last.pooled),
         **({"Best": f"{shown(best.metric, best.compared)}, round {best.round:,}"} if best else {}),
         "Loss": f"{last.loss:.3g}",
         **counts,
@@ -41,7 +41,7 @@ def result_html(name: str, rounds: Sequence[RoundMetrics], counts: Mapping[str, 
 
 
 def _curve(rounds: Sequence[RoundMetrics]) -> Curve | None:
-    scores = [of.score for of in rounds if math.isfinite(of.score)]
+    scores = [of.compared for of in rounds if math.isfinite(of.compared)]
     if len(scores) < 2:
         return None
     metric = rounds[-1].metric

@@ -17,6 +17,7 @@ from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.io.files import read_lines
 from securefl.io.json import parsed
 from securefl.metrics.by_name import ACCURACY
+from securefl.metrics.metric import PooledBy
 from securefl.runs.folder_reader import (
     CHECKPOINT,
     INCIDENTS,
@@ -58,12 +59,13 @@ class RunStatus:
     """Time at which the last round ended, UTC; None before the first."""
     metric: str
     score: float | None
-    """Score of the last round."""
+    """Score of the last round, by which rounds are compared."""
+    over_all: PooledBy | None
+    """Way in which scores are over all clients' samples, where each client has its own."""
     best_round: int | None
-    """Round of the best score, whose model the folder has; None where none has a score. Where there
-    is a score over all clients' samples, it goes by that."""
+    """Round of the best score, whose model the folder has; None where none has a score."""
     best_score: float | None
-    """Score of that round that it was chosen by."""
+    """Score of that round."""
     clients: tuple[str, ...]
     """Clients that were in the last round to its end."""
     missing: Mapping[str, str]
@@ -118,7 +120,8 @@ def status_of(path: Path) -> RunStatus:
         rounds=config.run.rounds,
         ended=_ended(path / CHECKPOINT) if last else None,
         metric=last.metric if last else ACCURACY,
-        score=last.score if last else None,
+        score=last.compared if last else None,
+        over_all=last.pooling if last else None,
         best_round=best.round if best else None,
         best_score=best.compared if best else None,
         clients=tuple(name for name in senders if name not in told),

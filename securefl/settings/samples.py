@@ -124,10 +124,36 @@ class SamplesTable(Table):
     @property
     def sample_shape(self) -> tuple[int, ...]:
         """Shape of what the model reads of one sample."""
-        if self.shape:
-            return self.shape
-        read = sum(len(self.levels[c]) if c in self.levels else 1 for c in self.columns)
-        return (read + len(self.missing),)
+        return self.shape or (len(self.inputs),)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what the model reads of a row, in order; empty of arrays and pictures."""
+        named: list[str] = []
+        for column in self.columns:
+            per = f" / {self.units[column]:g}" if column in self.units else ""
+            absent = " (0 where missing)" if column in self.missing else ""
+            words = self.levels.get(column)
+            named += [f"{column} = {w} (0 or 1)" for w in words or ()] or [f"{column}{per}{absent}"]
+        return (*named, *(f"{column} is missing (0 or 1)" for column in self.missing))
+
+    @property
+    def form_said(self) -> str:
+        """Sentences on what a trained model takes of a sample, and what it gives."""
+        takes = ", ".join(self.inputs) or f"arrays of shape {list(self.shape)}"
+        inside = " Standardisation is inside." if self.standardises else ""
+        per = f" / {self.units[self.target]:g}" if self.target in self.units else ""
+        gives = {
+            Targets.CLASSES: f"logits of {', '.join(self.classes)}",
+            Targets.NUMBERS: f"{self.target}{per}",
+            Targets.SURVIVAL: "logarithm of the risk",
+        }[self.targets]
+        return f"Inputs, in order: {takes}.{inside} Output: {gives}."
+
+    @property
+    def standardises(self) -> bool:
+        """True where there are numbers, and they are standardised."""
+        return self.standardise and bool(self.shape or self.numbers)
 
     @property
     def numbers(self) -> dict[str, int]:

@@ -71,6 +71,7 @@ def test_the_transcript_of_a_ceremony(ceremony):
     """Each command says what was made, what stays, what is sent to whom, and what is next."""
     root, told = ceremony
     assert "Fingerprint of Nord: " in told[0]
+    assert "securefl run" not in told[0], "the next step is the others' requests"
     assert told[1].count("Fingerprint of client ") == 3
     assert f"{root}/carol/identity.key: stays here\n" in told[1]
     assert told[2] == "".join(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import shlex
+import shutil
+import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import securefl
+from securefl.algorithms.solvers.solver import Start
 from securefl.errors import ConfigError
 from securefl.runs.folder_reader import read_config
 from securefl.settings import choice
@@ -41,6 +42,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(choice, "_ALLOWED", set())
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     Path("mine.py").write_text(blocks("python")[0])
+    Path("package").mkdir()
     for text in blocks("toml"):
         Path(re.match("# (.*)", text)[1]).write_text(text)
     yield
@@ -82,9 +84,10 @@ def test_a_file_is_refused_without_the_option():
     assert "is code of this installation" in refused.output
 
 
-def test_its_python_runs():
+def test_its_python_runs(capsys):
     names: dict = {}
     exec(blocks("python")[1], names)
+    assert capsys.readouterr().out in blocks("text")
     config = names["result"].config
     assert (config.solver.name, config.solver.mu) == ("mine:Proximal", 0.1)
     assert config.algorithm.name == "mine:LastLayerLocal"
@@ -92,16 +95,16 @@ def test_its_python_runs():
     assert kept == {"1.weight", "1.bias", "1.running_mean", "1.running_var"}
 
 
-def test_its_entry_points_give_short_names(monkeypatch):
-    groups = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"]
-    points = [
-        importlib.metadata.EntryPoint(name, value, group)
-        for group, named in groups.items()
-        for name, value in named.items()
-    ]
-    monkeypatch.setattr(
-        choice, "entry_points", lambda group: [p for p in points if p.group == group]
-    )
+def test_its_package_gives_short_names(monkeypatch):
+    """Once it is installed, by the files that the page puts into it."""
+    typed_by_hand = [line for line in blocks("")[2].splitlines() if line.startswith("cp ")]
+    for line in typed_by_hand:
+        shutil.copy(*shlex.split(line)[1:])
+    (install,) = blocks("")[3].splitlines()
+    offline = ["--no-index", "--no-build-isolation", "--no-deps", "--quiet", "--target", "lib"]
+    subprocess.run([sys.executable, "-m", *shlex.split(install), *offline], check=True)
+    Path("mine.py").unlink()
+    monkeypatch.syspath_prepend("lib")
     found = securefl.load_config(None, ["solver.name=proximal", "algorithm.name=last-layer-local"])
     assert [type(found.solver).__name__, type(found.algorithm).__name__] == [
         "Proximal",
@@ -109,12 +112,16 @@ def test_its_entry_points_give_short_names(monkeypatch):
     ]
 
 
-def test_each_trait_of_its_table_is_one():
-    traits = {
-        name
-        for row in re.findall(r"^\| `(.*)` \|", PAGE.read_text(), re.MULTILINE)
-        for name in re.findall(r"[a-z_]+", row.split(" = ")[0])
-    }
+def named_in(table):
+    """Names in the first column of a table, by the beginning of its heading."""
+    (rows,) = re.findall(rf"^\| {table}.*\n\|[-|]*\n((?:\|.*\n)*)", PAGE.read_text(), re.MULTILINE)
+    first = [row.split("|")[1] for row in rows.splitlines()]
+    return {name for names in first for name in re.findall(r"`([a-z_]+)", names)}
+
+
+def test_each_method_and_trait_of_its_tables_is_one():
+    assert all(hasattr(Start, name) for name in named_in("of `start`"))
+    traits = named_in("trait")
     known = {
         "elementwise": securefl.Solver,
         "second_gradient": securefl.Solver,

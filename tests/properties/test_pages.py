@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -47,7 +48,7 @@ WALKED = [
 """Two tutorials have tests of their own, which do all of them: with processes, and by parts."""
 NOT_HERE = {
     r"securefl audit": "a minute each; test_audit_cli.py runs them",
-    r"securefl privacy plan": "ten seconds; test_privacy_cli.py",
+    r"securefl privacy (plan|cost)": "ten seconds each; test_privacy_cli.py",
     r"securefl reproduce (?!.*--list)": "minutes to hours; test_recipes.py runs small ones",
     r"securefl run --resume": "goes on with a run that was stopped, as test_resume.py does",
 }
@@ -177,6 +178,8 @@ def test_each_reason_is_of_a_command():
 class Typist:
     """A reader at a terminal, whose commands run in this process."""
 
+    said = ""
+
     def type(self, command):
         if any(re.match(beginning, command) for beginning in NOT_HERE):
             return
@@ -192,6 +195,7 @@ class Typist:
         given = CliRunner(env={"SECUREFL_PASSPHRASE": PASSPHRASE})
         done = given.invoke(main, words, input="y\n" * 9)
         assert done.exit_code == 0, (words, done.output, done.exception)
+        self.said += done.output
 
     def python(self, words):
         arguments, _, out = (
@@ -222,10 +226,21 @@ def typist(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
+def shape_of(said):
+    """Text without its digits, the last of which differ, and with one space for several."""
+    return re.sub(r"\d+", "0", re.sub(r"\s+", " ", said))
+
+
 @pytest.mark.parametrize("page", WALKED, ids=name_of)
-def test_a_page_runs_as_it_stands(page, typist):
-    """From its first block to its last, in an empty folder."""
-    walk(page.read_text(), typist.type)
+def test_a_page_runs_as_it_stands(page, typist, capsys):
+    """From its first block to its last, in an empty folder; a tutorial shows what is printed."""
+    text = page.read_text()
+    walk(text, typist.type)
+    printed = shape_of(typist.said + capsys.readouterr().out)
+    for before, block in pairwise(blocks(text) if page.parent.name == "tutorials" else ()):
+        elsewhere = any(re.match(left, c) for left in NOT_HERE for c in before.commands)
+        if block.language == "text" and not elsewhere:
+            assert shape_of(block.text) in printed
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES} - {*WALKED}), ids=name_of)

@@ -382,7 +382,7 @@ def test_the_server_is_said_to_read_what_travels_in_the_clear(
         assert found[release]["Server"].split(":")[0] == expected
         assert found[release]["Authority"] == found[release]["Outside reader"] == "yes"
         assert found[release]["Noise"] == "σ = 8 on the sum, in shares"
-        assert found[release]["Other clients"] == "up to 1 together"
+        assert found[release]["Other clients"] == "yes: each alone"
     page = (tmp_path / "run" / "privacy.md").read_text()
     assert "the noise follows from run.seed, and whoever knows that takes it off" in page
 

@@ -34,7 +34,7 @@ def test_a_share_of_the_rounds_is_one_round_for_all_that_ask(thousandths, rounds
         (
             ["algorithm.name=fixbn"],
             [0.5] * 25 + [0.05] * 12,
-            "0.5, times 0.1 after round 25 and 37",
+            "0.5, times 0.1 after round 25 and 37, as BN at rest diverges at a large rate",
         ),
         (["train.lr_drops=[0.5]"], [0.5] * 25 + [0.05] * 24, "0.5, times 0.1 after round 25"),
         (["run.rounds=99", "train.lr_drops=[]"], [0.5] * 99, "0.5"),

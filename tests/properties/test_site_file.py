@@ -55,6 +55,11 @@ def test_a_table_is_read_by_its_columns(tmp_path, content):
     assert split.train_x.tolist() == READ
     assert split.train_y.tolist() == [1, 0, 0]
     assert split.train_x.shape[1:] == FORM.sample_shape
+    assert FORM.form_said == (
+        "Inputs, in order: age, smokes = no (0 or 1), smokes = yes (0 or 1), pressure (0 where "
+        "missing), pressure is missing (0 or 1), smokes is missing (0 or 1). Standardisation is "
+        "inside. Output: logits of no, yes."
+    )
 
 
 def test_a_parquet_file_is_read_as_a_table_is(tmp_path):

@@ -65,7 +65,7 @@ def test_a_simulation_that_is_complete(simulated):
     first, second, *_ = done.stdout.splitlines()
     assert first == "first: complete, no process is at work on it"
     assert second == f"Round 2 of 2, which ended at {found.ended}"
-    best = f"Best round: {found.best_round}, accuracy {100 * found.best_score:.1f} %"
+    best = f"Best round: {found.best_round}, {100 * found.best_score:.1f} %"
     assert f"\n{best} (best.safetensors)\n" in done.stdout
     assert json.loads(told(folder, "--json").stdout) == json.loads(json.dumps(asdict(found)))
 
@@ -73,12 +73,13 @@ def test_a_simulation_that_is_complete(simulated):
 def test_officers_are_who_opens(simulated):
     """Of a run that names them, with how many are needed."""
     folder, _ = simulated
-    assert "\nOpened by the authority: 10; " in told(folder).stdout
+    assert "\nOpened by the authority: 10\n" in told(folder).stdout
     tables = json.loads((folder / "config.json").read_text())
-    tables["exchange"]["officers"] = 3
+    tables["exchange"]["officers"], tables["run"]["rounds"] = 3, 3
     (folder / "config.json").write_text(json.dumps(tables))
+    (folder / MODEL).unlink()
     said = told(folder).stdout
-    assert "\nOpened by 2 of 3 officers: 10; " in said
+    assert "\nOpened by 2 of 3 officers: 10; the rounds left will ask for about 5. " in said
     assert "How many they still open, each says itself" in said
     assert "authority" not in said
 

@@ -67,7 +67,8 @@ def blocks():
             yield Block(section, kind, text)
 
 
-BLOCKS = list(blocks())
+BLOCKS = [block for block in blocks() if block.kind != "text"]
+PRINTED = [block.text for block in blocks() if block.kind == "text"]
 COMMANDS = [line for b in BLOCKS if b.section != INSTALL and b.kind == "" for line in b.lines]
 
 
@@ -99,13 +100,14 @@ def steps():
 
 
 def test_every_block_and_section_is_seen():
-    assert len(BLOCKS) == PAGE.count("```") / 2
+    assert len(BLOCKS) + len(PRINTED) == PAGE.count("```") / 2
     sections = {block.section for block in BLOCKS}
     assert {INSTALL, RUN} < sections
     assert [b.file for b in BLOCKS if b.file] == [
         "server/job.toml",
         "example_table.py",
         *(f"{name}/site.toml" for name in HOSPITALS),
+        "north/ask.py",
     ]
     assert {name for command in COMMANDS for name in machines_in(command)} == set(MACHINES)
 
@@ -263,6 +265,12 @@ def test_three_hospitals_have_a_model(machines):
     assert "complete" in machines.what_was_said("securefl status")
     score = re.search(r"north\W+\d+\W+(\d+\.\d) %", machines.what_was_said("securefl evaluate"))
     assert float(score[1]) > 70
+    said = machines.what_was_said("securefl export north") + machines.what_was_said("python3 north")
+    for printed in PRINTED:
+        assert set(re.findall(r"[a-z]{2,}", printed)) <= set(re.findall(r"[a-z]{2,}", said))
+    ill, well = (float(p) for p in re.findall(r"\d\.\d+", said.split("tensor(")[1]))
+    assert ill > 0.9
+    assert well < 0.5
 
     requested = machines.what_was_said("securefl keys join request")
     aloud = re.findall(rf"Fingerprint of \w+ (\w+): ({FINGERPRINT})", requested)
