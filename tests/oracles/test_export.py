@@ -85,7 +85,9 @@ def test_whole_models_give_the_same_outputs_in_plain_torch_and_onnx_runtime(tmp_
         assert np.abs(outputs).max() > 0.01
         for suffix in ("pt2", "onnx"):
             found = np.load(tmp_path / f"{name}.{suffix}.npy")
-            np.testing.assert_allclose(found, outputs, rtol=1e-5, atol=1e-5)
+            # Of the largest: another kernel of ONNX Runtime rounds the U-Net's 10 by 2e-5.
+            largest = np.abs(outputs).max()
+            np.testing.assert_allclose(found, outputs, rtol=1e-5, atol=1e-5 * largest)
 
 
 def test_standardised_weights_are_in_plain_layers_of_the_same_names():
