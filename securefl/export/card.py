@@ -15,7 +15,7 @@ from securefl.io.json import parsed
 from securefl.io.text import printable
 from securefl.metrics.by_name import shown, shown_over_all, title
 from securefl.privacy.history import History
-from securefl.report.census import clients
+from securefl.report.census import clients_said
 from securefl.report.protection import epsilon_said, opening_said
 from securefl.runs.folder_reader import ENVIRONMENT, RoundMetrics, RunRecord, read_run
 from securefl.runs.folder_writer import RunFolder
@@ -101,8 +101,8 @@ def _training(record: RunRecord) -> Iterator[str]:
 
 
 def _data(record: RunRecord, own: TaskRecord | None) -> Iterator[str]:
-    config, n_clients = record.config, len(clients(record))
-    yield f"{n_clients:,} clients, each with data of its own that did not leave it."
+    config = record.config
+    yield f"{clients_said(record)}, each with data of its own that did not leave it."
     if own is not None:
         sizes = sorted(of.n_samples for of in own.clients.values())
         yield (

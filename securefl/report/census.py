@@ -48,6 +48,14 @@ def clients(record: RunRecord) -> tuple[str, ...]:
     return tuple(sorted(named - {SERVER, AUTHORITY}, key=_natural))
 
 
+def clients_said(record: RunRecord) -> str:
+    """Return the number of clients in words; that it is not known where the ledger lacks rounds."""
+    n_clients = len(clients(record))
+    if record.unlisted:
+        return f"number of clients {record.unlisted}"
+    return "1 client" if n_clients == 1 else f"{n_clients:,} clients"
+
+
 def times_selected(record: RunRecord) -> Counter[str]:
     """Return how often each client was drawn."""
     counts: Counter[str] = Counter()

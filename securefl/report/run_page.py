@@ -14,7 +14,7 @@ from securefl.io.files import read_bounded
 from securefl.io.html import PageTable, Picture, rendered
 from securefl.metrics.by_name import SHARES, heading, shown, shown_compared, title, worst_of
 from securefl.privacy.history import History
-from securefl.report.census import clients, times_selected
+from securefl.report.census import clients, clients_said, times_selected
 from securefl.report.key_tallies import key_tallies
 from securefl.report.plots import by_client_figure, epsilon_plot, png, score_plot, traffic_figure
 from securefl.report.protection import HEADINGS, epsilon_said, opening_said, protections
@@ -25,6 +25,7 @@ from securefl.runs.folder_reader import (
     CONFIG,
     ENVIRONMENT,
     INCIDENTS,
+    LEDGER,
     OPENINGS,
     SCORE,
     TRAFFIC,
@@ -84,19 +85,26 @@ def comparison_page(records: Mapping[str, RunRecord]) -> str:
 
 def _sections(record: RunRecord) -> Iterator[PageSection | None]:
     yield _curves(record)
-    yield _who_took_part(record)
-    yield _who_could_read(record)
-    yield _traffic(record)
+    if record.unlisted:
+        yield PageSection("Who took part, and could read what", [_unlisted(record)])
+    else:
+        yield _who_took_part(record)
+        yield _who_could_read(record)
+        yield _traffic(record)
     yield _keys(record)
     yield _privacy(record)
     yield _time(record)
     yield _settings(record)
 
 
+def _unlisted(record: RunRecord) -> str:
+    return f"{record.unlisted[:1].upper()}{record.unlisted[1:]}. Put a copy of {LEDGER} back."
+
+
 def _in_short(record: RunRecord) -> Iterator[str]:
     yield _short(record)
-    ledger = Ledger(list(record.ledger))
-    yield f"Of each client the server could read: {what_the_server_reads(ledger)}."
+    read = what_the_server_reads(Ledger(list(record.ledger)), record.metrics)
+    yield f"Of each client the server could read: {read}."
     if record.config.privacy.private:
         yield epsilon_said(record.config, RunFolder(record.path).history() or History())
 
@@ -106,7 +114,8 @@ def _short(record: RunRecord) -> str:
     found = f"{heading(last.metric)} {_score(last)} after {last.round:,} of {rounds:,} rounds"
     if best and best.round != last.round:
         found += f"; the best was {_score(best)}, in round {best.round:,}"
-    return f"{found}. {len(clients(record)):,} clients."
+    of = clients_said(record)
+    return f"{found}. {of[:1].upper()}{of[1:]}."
 
 
 def _score(of: RoundMetrics) -> str:
@@ -282,9 +291,9 @@ def _results(records: Mapping[str, RunRecord]) -> PageTable:
                 f"{_score(record.best)} ({record.best.round:,})" if record.best else "-",
                 f"{last.loss:.3g}",
                 f"{last.round:,}",
-                f"{max(sent.values(), default=0) / MEBIBYTE:,.2f}",
+                "-" if record.unlisted else f"{max(sent.values(), default=0) / MEBIBYTE:,.2f}",
                 f"{sum(m.seconds for m in record.metrics):,.0f}",
-                what_the_server_reads(ledger),
+                what_the_server_reads(ledger, record.metrics),
             )
         )
     columns = (

@@ -1,5 +1,7 @@
 """The report of a run: its numbers as the folder has them, in one file that asks for nothing."""
 
+import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -10,12 +12,14 @@ from click.testing import CliRunner
 
 import securefl
 from securefl.errors import RunFolderError
+from securefl.export.card import model_card
 from securefl.federation.ledger import Entry
 from securefl.report.run_page import comparison_page, run_page
-from securefl.runs.folder_reader import REPORT, ClientScore, read_run
+from securefl.runs.folder_reader import LEDGER, REPORT, ClientScore, read_run
 from securefl.types import Kind
 from securefl_cli.compare import compare
 from securefl_cli.report import report
+from securefl_cli.status import status
 
 RUNS = {
     "sealed": ("algorithm.name=fedtan", "run.name=sealed"),
@@ -65,6 +69,37 @@ def test_it_says_what_the_folder_has(folders, name):
     assert all(phase in said for phase in phases)
     seconds = sum(of.seconds for of in record.metrics)
     assert sum(sum(of.phases.values()) for of in record.metrics) == pytest.approx(seconds, rel=0.2)
+
+
+@pytest.mark.parametrize("lost", ["gone", "a pipe", "its first round"])
+def test_a_lost_ledger_is_no_all_clear(folders, tmp_path, lost):
+    """Of a run in the clear: no reader says "nothing", "nobody" or a number of what it lacks."""
+    run = shutil.copytree(folders["own models"], tmp_path / "run")
+    ledger, lines = run / LEDGER, (run / LEDGER).read_text().splitlines(keepends=True)
+    ledger.unlink()
+    if lost == "a pipe":
+        os.mkfifo(ledger)
+    elif lost == "its first round":
+        ledger.write_text("".join(line for line in lines if '"round": 1,' not in line))
+    why = "not known: " + ("the ledger lacks round 1" if "round" in lost else "no ledger")
+    record = read_run(run)
+    said = text_of(run_page(record))
+    assert f"Of each client the server could read: {why}." in said
+    assert f"Number of clients {why}." in said
+    assert "Rounds with it" not in said
+    assert "It reads" not in said
+    assert why in text_of(comparison_page({"a": record}))
+    assert f"number of clients {why}" in model_card(run).lower()
+    table = CliRunner().invoke(compare, [str(run)], catch_exceptions=False).stdout
+    assert "not known" in table
+    assert "nothing" not in table
+    (row,) = json.loads(CliRunner().invoke(compare, [str(run), "--json"]).stdout)
+    assert (row["the_server_could_read"], row["upload_bytes"]) == (why, None)
+    if lost != "its first round":
+        found = CliRunner().invoke(status, [str(run)]).stdout
+        assert "not known, as the ledger lacks the last round" in found
+        state = json.loads(CliRunner().invoke(status, [str(run), "--json"]).stdout)
+        assert (state["clients"], state["openings"], state["missing"]) == (None, None, {})
 
 
 def test_it_asks_for_nothing(folders):
