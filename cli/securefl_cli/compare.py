@@ -137,7 +137,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, html: Path | None, as_json
         for name, record in zip(names, records.values(), strict=True)
     }
     if as_json:
-        say_json([_as_row(name, *of) for name, of in found.items()])
+        say_json([as_row(name, *of) for name, of in found.items()])
     else:
         print_runs(found)
     metrics = {name: record.metrics for name, record in zip(names, records.values(), strict=True)}
@@ -156,8 +156,8 @@ def compare(runs: tuple[Path, ...], out: Path | None, html: Path | None, as_json
         click.echo(f"Report: {html}", err=as_json)
 
 
-def _as_row(name: str, metrics: Sequence[RoundMetrics], ledger: Ledger) -> dict[str, Any]:
-    """Return what `compare --json` says of a run: its last and its best round, and what it sent."""
+def as_row(name: str, metrics: Sequence[RoundMetrics], ledger: Ledger) -> dict[str, Any]:
+    """Return what `--json` says of a run: its last and its best round, and what it sent."""
     from securefl.report.reading import what_the_server_reads
     from securefl.runs.folder_reader import best_of, unlisted
 

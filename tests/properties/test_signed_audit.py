@@ -333,15 +333,16 @@ def test_two_models_that_a_server_has_signed_are_proof_for_anybody_with_the_bund
     """Of one server of the consortium; nothing else is."""
     file = tmp_path / "JOB.contradiction.json"
 
-    def checked(content):
+    def checked(content, *more):
         file.write_bytes(content)
-        return CliRunner().invoke(
-            main, ["keys", "contradiction", str(file), "--keys", str(consortium.bundle("client"))]
-        )
+        bundle = ("--keys", str(consortium.bundle("client")))
+        return CliRunner().invoke(main, ["keys", "contradiction", str(file), *bundle, *more])
 
     proof = checked(contradicting(consortium))
     assert proof.exit_code == 0, proof.output
     assert f"{SERVER}, server of Nord, has signed what cannot both be true" in proof.output
+    found = json.loads(checked(contradicting(consortium), "--json").stdout)
+    assert found == {"server": SERVER, "consortium": "Nord", "job": found["job"], "rounds": [1, 1]}
     for content, why in (
         (contradicting(consortium, lies=False), "may both be true"),
         (contradicting(consortium, CLIENTS[2]), "not for server as needed"),
