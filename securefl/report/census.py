@@ -64,6 +64,18 @@ def times_selected(record: RunRecord) -> Counter[str]:
     return counts
 
 
+def rounds_counted(record: RunRecord) -> Counter[str]:
+    """Return the number of rounds in which each client's contribution counted.
+
+    A round of which the folder names no participants is one in which all who sent counted.
+    """
+    counted = Counter(client for each in record.participants for client in each.counted)
+    untold = {of.round for of in record.metrics} - {each.round for each in record.participants}
+    sent = {(entry.sender, entry.round) for entry in record.ledger if entry.round in untold}
+    counted.update(sender for sender, _ in sent if sender not in {SERVER, AUTHORITY})
+    return counted
+
+
 def selected_share(record: RunRecord, qualities: Collection[str | None]) -> float:
     """Return the share of all selections that clients of these qualities had; 0 where none are."""
     counts = times_selected(record)

@@ -14,7 +14,7 @@ from securefl.io.files import read_bounded
 from securefl.io.html import PageTable, Picture, rendered
 from securefl.metrics.by_name import SHARES, heading, shown, shown_compared, title, worst_of
 from securefl.privacy.history import History
-from securefl.report.census import clients, clients_said, times_selected
+from securefl.report.census import clients, clients_said, rounds_counted, times_selected
 from securefl.report.key_tallies import key_tallies
 from securefl.report.plots import by_client_figure, epsilon_plot, png, score_plot, traffic_figure
 from securefl.report.protection import HEADINGS, epsilon_said, opening_said, protections
@@ -162,9 +162,8 @@ def _curves(record: RunRecord) -> PageSection:
 
 
 def _who_took_part(record: RunRecord) -> PageSection:
-    sent, drawn = Ledger(list(record.ledger)).upload_bytes(), times_selected(record)
-    seen = {(entry.sender, entry.round) for entry in record.ledger if entry.round}
-    rounds = Counter(sender for sender, _ in seen)
+    sent, rounds = Ledger(list(record.ledger)).upload_bytes(), rounds_counted(record)
+    drawn = times_selected(record) if record.config.selection.selects else Counter[str]()
     incidents = read_rows(record.path / INCIDENTS, Incident)
     told = Counter(incident.client or incident.name for incident in incidents)
     last, rows = record.metrics[-1], []
@@ -172,7 +171,14 @@ def _who_took_part(record: RunRecord) -> PageSection:
         score = shown(last.metric, last.clients[name].score) if name in last.clients else "-"
         times, mib = f"{drawn[name]:,}" if drawn else "-", sent.get(name, 0) / MEBIBYTE
         rows.append((name, f"{rounds[name]:,}", times, f"{told[name]:,}", f"{mib:,.2f}", score))
-    columns = "Client", "Rounds with it", "Drawn", "Incidents", "MiB sent", heading(last.metric)
+    columns = (
+        "Client",
+        "Rounds it counted in",
+        "Drawn",
+        "Incidents",
+        "MiB sent",
+        heading(last.metric),
+    )
     told_of = [at for at, cells in enumerate(zip(*rows, strict=True)) if set(cells) != {"-"}]
     known = [[row[at] for at in told_of] for row in rows]
     table = PageTable("Clients", [columns[at] for at in told_of], known)

@@ -14,8 +14,10 @@ import securefl
 from securefl.errors import RunFolderError
 from securefl.export.card import model_card
 from securefl.federation.ledger import Entry
+from securefl.report.census import clients, rounds_counted
 from securefl.report.run_page import comparison_page, run_page
 from securefl.runs.folder_reader import LEDGER, REPORT, ClientScore, read_run
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Kind
 from securefl_cli.compare import compare
 from securefl_cli.report import report
@@ -71,6 +73,20 @@ def test_it_says_what_the_folder_has(folders, name):
     assert sum(sum(of.phases.values()) for of in record.metrics) == pytest.approx(seconds, rel=0.2)
 
 
+def test_a_round_that_passed_is_counted_for_nobody(folders):
+    """Its clients have sent, and stand in selections.jsonl, as all of a run that draws nobody."""
+    record = read_run(folders["own models"])
+    assert rounds_counted(record) == dict.fromkeys(clients(record), 2)
+    names = clients(record)
+    passed = RoundParticipants(2, dict.fromkeys(names, 1), names, uncounted=names)
+    less = replace(record, participants=(passed,))
+    assert rounds_counted(less) == dict.fromkeys(names, 1)
+    one_away = replace(passed, uncounted=names[:1])
+    assert rounds_counted(replace(record, participants=(one_away,)))[names[0]] == 1
+    said = text_of(run_page(less))
+    assert "Client Rounds it counted in Incidents MiB sent Accuracy client-1 1 0" in said
+
+
 @pytest.mark.parametrize("lost", ["gone", "a pipe", "its first round"])
 def test_a_lost_ledger_is_no_all_clear(folders, tmp_path, lost):
     """Of a run in the clear: no reader says "nothing", "nobody" or a number of what it lacks."""
@@ -86,7 +102,7 @@ def test_a_lost_ledger_is_no_all_clear(folders, tmp_path, lost):
     said = text_of(run_page(record))
     assert f"Of each client the server could read: {why}." in said
     assert f"Number of clients {why}." in said
-    assert "Rounds with it" not in said
+    assert "Rounds it counted in" not in said
     assert "It reads" not in said
     assert why in text_of(comparison_page({"a": record}))
     assert f"number of clients {why}" in model_card(run).lower()
