@@ -41,10 +41,11 @@ def model_card(folder: Path) -> str:
         raise RunFolderError(f"{folder}: no round is complete, so there is no model to describe")
     history, own = RunFolder(folder).history() or History(), read_task_record(folder)
     privacy = epsilon_said(record.config, history), opening_said(record.config)
+    how = "on data in one place" if _is_pooled(record, own) else "by federated learning"
     parts = (
         _front(record),
         f"# {in_markdown(record.config.name)}",
-        "A neural network that was trained by federated learning, with SecureFL.",
+        f"A neural network that was trained {how}, with SecureFL.",
         *_section("Training", _training(record)),
         *_section("Data", _data(record, own)),
         *_section("Scores", _scores(record)),
@@ -109,9 +110,24 @@ def _training(record: RunRecord) -> Iterator[str]:
     yield _table(("Setting", "Value"), rows.items())
 
 
+def _is_pooled(record: RunRecord, own: TaskRecord | None) -> bool:
+    """Return whether one party trained on all data."""
+    return record.config.algorithm.joins_data and not (own and own.algorithm)
+
+
+def _whose_data(record: RunRecord, own: TaskRecord | None) -> str:
+    if _is_pooled(record, own):
+        return "All data were pooled: one party trained on them."
+    said = clients_said(record)
+    said = f"{said[:1].upper()}{said[1:]}"
+    if RunFolder(record.path).is_over_processes():
+        return f"{said}, each with data of its own that did not leave it."
+    return f"{said}, simulated: whoever ran it had the data of all."
+
+
 def _data(record: RunRecord, own: TaskRecord | None) -> Iterator[str]:
     config = record.config
-    yield f"{clients_said(record)}, each with data of its own that did not leave it."
+    yield _whose_data(record, own)
     if own is not None:
         sizes = sorted(of.n_samples for of in own.clients.values())
         yield (

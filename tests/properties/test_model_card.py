@@ -48,7 +48,7 @@ def test_a_hub_reads_its_front_matter(run):
 def test_data_are_counts_and_no_site_is_named(run):
     result, folder = run
     page = model_card(folder)
-    assert "3 clients" in page
+    assert "\n3 clients, simulated: whoever ran it had the data of all.\n" in page
     assert "90 samples to train, 30 to 30 a client; 30 to test" in page
     assert not any(name in page or name.replace("|", "&#124;") in page for name in SITES)
     assert "| 2 (last) |" in page
@@ -56,6 +56,21 @@ def test_data_are_counts_and_no_site_is_named(run):
     assert f"{100 * min(scores):.1f} % to {100 * max(scores):.1f} %" in page
     assert "ε is infinite" in page
     assert "was not audited" in page
+
+
+def test_data_stay_at_sites_alone(run, tmp_path):
+    """It is said of a federation's folder, and neither of a simulation nor of pooled data."""
+    folder = shutil.copytree(run[1], tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    config["algorithm"] = {"name": "centralised"}
+    (folder / "server.json").write_text("{}")
+    assert "\n3 clients, each with data of its own that did not leave it.\n" in model_card(folder)
+    (folder / "server.json").unlink()
+    config["exchange"]["encrypt"] = "none"
+    (folder / "config.json").write_text(json.dumps(config))
+    page = model_card(folder)
+    assert "\nAll data were pooled: one party trained on them.\n" in page
+    assert "federated learning, with" not in page
 
 
 def test_it_has_the_verdicts_of_an_audit(run, tmp_path):
