@@ -26,7 +26,7 @@ from securefl_cli.options import settings_of
 from securefl_cli.own_data import Own, sites_option
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import progress_bar, say_engine, say_rate
-from securefl_cli.report import write_report
+from securefl_cli.report import report_of
 
 if TYPE_CHECKING:
     from securefl.exchange.officer import KeySet
@@ -448,7 +448,7 @@ def _report(folder: Path, result: Result, *, as_json: bool) -> None:
         if record.config.privacy.private:
             _note_privacy(record.config, result)
             click.echo(f"Privacy: {folder / PROTECTION}")
-        click.echo(f"Report: {write_report(record)}\nRun folder: {folder}")
+        click.echo(f"Report: {report_of(record)}\nRun folder: {folder}")
     if record.all_passed:
         raise SystemExit(1)
 
@@ -463,7 +463,7 @@ def _as_one(record: RunRecord, ledger: Ledger, result: Result) -> dict[str, Any]
         "openings": status_of(record.path).openings,
         "epsilon": record.metrics[-1].epsilon,
         "stopped": result.stopped,
-        "report": write_report(record),
+        "report": report_of(record),
         "folder": record.path,
     }
 

@@ -165,6 +165,8 @@ def test_many_rounds_and_clients_make_no_large_page(folders, tmp_path):
 
 def test_the_commands_write_it(folders, tmp_path):
     run = shutil.copytree(folders["sealed"], tmp_path / "run")
+    left = (run / REPORT).read_text()  # by securefl.run
+    assert left.replace(str(folders["sealed"]), str(run)) == run_page(read_run(run))
     found = CliRunner().invoke(report, [str(run)], catch_exceptions=False)
     assert found.output == f"Report: {run / REPORT}\n"
     assert (run / REPORT).read_text() == run_page(read_run(run))
