@@ -19,7 +19,7 @@ from securefl.report.key_tallies import key_tallies
 from securefl.report.plots import by_client_figure, epsilon_plot, png, score_plot, traffic_figure
 from securefl.report.protection import HEADINGS, epsilon_said, opening_said, protections
 from securefl.report.reading import what_the_server_reads
-from securefl.report.views import views
+from securefl.report.views import Shows, views
 from securefl.runs.folder_reader import (
     ACCURACY,
     CONFIG,
@@ -40,6 +40,12 @@ from securefl.settings.load import flat
 
 TEMPLATE = "report/run.html.jinja"
 MAX_PICTURE_BYTES = 2**22
+TO_AN_OFFICER: dict[Shows, str] = {
+    Shows.KEYS: "keys of its own from each client, which open nothing without others' answers",
+    Shows.TOTAL: "no value: it answers with a sum of keys",
+    Shows.SCORES: "no value: it answers with a sum of keys",
+}
+"""Content for one of several officers of what tells a single authority more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +196,16 @@ def _who_could_read(record: RunRecord) -> PageSection:
     found = views(record.ledger)
     shown_of = [view for view in found if view.party in {SERVER, AUTHORITY}]
     members = [view for view in found if view.party in set(clients(record))]
-    parties = [(view.party, view) for view in shown_of] + [
-        ("a client", view) for view in members[:1]
-    ]
+    n_officers = record.config.exchange.officers
+    several = f"each of {n_officers} officers, of whom the authority is one"
+    opener, tells = (several, TO_AN_OFFICER) if n_officers > 1 else (AUTHORITY, {})
+    parties = [(opener if view.party == AUTHORITY else view.party, view) for view in shown_of]
     rows = []
-    for party, view in parties:
+    for party, view in [*parties, *(("a client", view) for view in members[:1])]:
         by_shows: dict[str, set[str]] = {}
         for field in view.fields:
-            by_shows.setdefault(field.shows, set()).add(str(field.kind))
+            what = tells.get(field.shows, field.shows) if party == opener else field.shows
+            by_shows.setdefault(what, set()).add(str(field.kind))
         rows += [(party, what, ", ".join(sorted(kinds))) for what, kinds in by_shows.items()]
     return PageSection(
         "Who could read what",

@@ -73,6 +73,19 @@ def test_it_says_what_the_folder_has(folders, name):
     assert sum(sum(of.phases.values()) for of in record.metrics) == pytest.approx(seconds, rel=0.2)
 
 
+def test_one_of_several_officers_is_told_no_total(folders):
+    record = read_run(folders["sealed"])
+    exchange = record.config.exchange.model_copy(update={"officers": 3})
+    config = record.config.model_copy(update={"exchange": exchange})
+    said = text_of(run_page(replace(record, config=config)))
+    who = "each of 3 officers, of whom the authority is one"
+    assert f"{who} keys of its own from each client" in said
+    assert f"{who} no value: it answers with a sum of keys gradients, parameters" in said
+    assert "authority totals over clients" not in said
+    assert "authority totals over clients" in text_of(run_page(record))
+    assert "1 officer with the server reads nothing more" in said
+
+
 def test_a_round_that_passed_is_counted_for_nobody(folders):
     """Its clients have sent, and stand in selections.jsonl, as all of a run that draws nobody."""
     record = read_run(folders["own models"])
