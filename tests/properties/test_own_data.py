@@ -655,6 +655,10 @@ def test_another_task_than_the_runs_is_refused_by_the_part_that_differs(own_run,
     securefl.load_trained(folder, Task(Net(), hospitals(), (X, LABELS)))
     with pytest.raises(ConfigError, match=r"by the model: Net, .*, sha256 "):
         securefl.audit_run(folder, task=Task(Net(), hospitals(), (X, LABELS)))
+    with pytest.raises(
+        ConfigError, match=r"effort = 'quick': must be QUICK or FULL of securefl\.a"
+    ):
+        securefl.audit_run(folder, "quick", task=task)
     (half / "checkpoint.safetensors").unlink()
     (half / "task.json").write_text("{}")
     with pytest.raises(RunFolderError, match=r"task\.json: damaged"):
