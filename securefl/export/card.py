@@ -161,7 +161,7 @@ def _scores(record: RunRecord) -> Iterator[str]:
             spread = " to ".join(shown(of.metric, end(scores)) for end in (min, max))
         rows.append((f"{of.round:,} ({name})", shown(of.metric, of.score), over_all, spread))
     metric = title(record.metrics[-1].metric)
-    columns = "Round", metric[:1].upper() + metric[1:], "Over all samples", "By client, from to"
+    columns = "Round", metric[:1].upper() + metric[1:], "Over all", "By client, from to"
     yield _table(columns, rows)
 
 

@@ -119,7 +119,7 @@ def _short(record: RunRecord) -> str:
     last, best, rounds = record.metrics[-1], record.best, record.config.run.rounds
     found = f"{heading(last.metric)} {_score(last)} after {last.round:,} of {rounds:,} rounds"
     if best and best.round != last.round:
-        found += f"; the best was {_score(best)}, in round {best.round:,}"
+        found += f"; the best was {shown(best.metric, best.compared)}, in round {best.round:,}"
     of = clients_said(record)
     return f"{found}. {of[:1].upper()}{of[1:]}."
 

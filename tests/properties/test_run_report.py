@@ -73,6 +73,16 @@ def test_it_says_what_the_folder_has(folders, name):
     assert sum(sum(of.phases.values()) for of in record.metrics) == pytest.approx(seconds, rel=0.2)
 
 
+def test_a_best_round_before_the_last_is_one_sentence(folders):
+    """Of a score over all samples, which is said once."""
+    record = read_run(folders["own models"])
+    first, last = record.metrics
+    better = replace(first, score=0.99, pooled=replace(last.pooled, value=0.99))
+    said = text_of(run_page(replace(record, metrics=(better, last))))
+    value = f"{100 * last.pooled.value:.1f} %"
+    assert f"Accuracy over all samples {value} after 2 of 2 rounds; the best was 99.0 %, in" in said
+
+
 def test_one_of_several_officers_is_told_no_total(folders):
     record = read_run(folders["sealed"])
     exchange = record.config.exchange.model_copy(update={"officers": 3})
