@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from functools import partial
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -420,6 +421,8 @@ def test_a_result_reads_in_ten_lines():
 def test_the_api_can_be_listed():
     """`dir(securefl)` has every name that the package gives, and no module that it loaded."""
     assert {name for name in dir(securefl) if name[0] != "_"} == set(securefl.__all__)
+    assert securefl.__version__ == version("securefl")
+    assert "__version__" in dir(securefl)
 
 
 @pytest.mark.usefixtures("quick")
