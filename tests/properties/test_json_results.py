@@ -59,7 +59,6 @@ WITHOUT = {
     **dict.fromkeys(("keys revoke", "keys rotate"), "writes files"),
     **dict.fromkeys(("authority serve", "officer serve", "server serve"), "goes on, and logs"),
     **dict.fromkeys(("site join", "track", "watch"), "goes on, and logs"),
-    "audit": "writes its result",
     "demo": "for people; its runs' folders have all of it",
 }
 """Commands that have no --json, and why."""
