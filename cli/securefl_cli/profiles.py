@@ -47,12 +47,10 @@ def profiles(run_folder: Path, as_json: bool) -> None:
     _print_clients(record, client_lines(record))
     if record.qualities:
         _print_qualities(quality_lines(record))
-    n_officers = record.config.exchange.officers
-    said = (
-        who_read_what(record.ledger, n_officers)
-        if not record.unlisted
-        else [f"Who could read what is {record.unlisted}."]
-    )
+    if record.unlisted:
+        said = [f"Who could read what is {record.unlisted}."]
+    else:
+        said = who_read_what(record.ledger, record.config.exchange.officers)
     click.echo("\n" + " ".join(map(printable, said)))
 
 

@@ -78,7 +78,7 @@ def opening_said(config: Config) -> str:
     fewer = (
         "1 officer with the server reads"
         if needed == 2
-        else (f"{needed - 1} officers with the server read")
+        else f"{needed - 1} officers with the server read"
     )
     return (
         f"The answers of {needed} of {n} officers open {opened}; whoever asks for them, which over "
