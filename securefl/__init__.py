@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from securefl.algorithms.normalisation.normalisation import Normalisation as Normalisation
     from securefl.algorithms.servers.server_optimiser import ServerOptimiser as ServerOptimiser
     from securefl.algorithms.solvers.solver import Solver as Solver
@@ -67,10 +68,12 @@ __all__ = list(_HOMES)
 
 
 def __dir__() -> list[str]:
-    return sorted({*(name for name in globals() if name.startswith("__")), *_HOMES})
+    return sorted({"__version__", *(name for name in globals() if name.startswith("__")), *_HOMES})
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("securefl")
     if name not in _HOMES:
         raise AttributeError(f"module 'securefl' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 from securefl.runs.folder_reader import RoundMetrics, read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.selection.round_participants import RoundParticipants
@@ -71,11 +71,19 @@ def plain_match():
     return [message("profile", c, SERVER, "plaintext", 60) for c in ("client-2", "client-3")]
 
 
+def _sent(rows, ledger):
+    """Return the rounds with the bytes that the ledger has of each."""
+    sums = {
+        of.round: Ledger([e for e in ledger if e.round == of.round]).upload_bytes() for of in rows
+    }
+    return [replace(of, upload_bytes=sum(sums[of.round].values())) for of in rows]
+
+
 def write_run(path, *settings, rows=None, participants=(), qualities=None, ledger=()):
     """Write a folder with these rounds; return it as it is read."""
     RunFolder.create(path, load_config(None, [*PLAIN, *settings]))
     files = {
-        "metrics.jsonl": metrics([0.5, 0.8, 0.9]) if rows is None else rows,
+        "metrics.jsonl": _sent(metrics([0.5, 0.8, 0.9]), ledger) if rows is None else rows,
         "selections.jsonl": participants,
         "ledger.jsonl": ledger,
     }

@@ -7,6 +7,7 @@ import click
 from click.core import ParameterSource
 
 from securefl_cli import audit_report
+from securefl_cli.as_json import json_option, say_json
 from securefl_cli.completion import run_argument
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.own_data import Own, allowed_model_option, own_task_of, sites_option
@@ -67,6 +68,7 @@ from securefl_cli.progress import steps_bar
     help="Audit nothing, and say whether each file of the run is as the report says; with --keys, "
     "whether report and files are as they were signed, and by which members.",
 )
+@json_option
 def audit(  # noqa: PLR0913  (a command has its options)
     *,
     run_folder: Path,
@@ -81,6 +83,7 @@ def audit(  # noqa: PLR0913  (a command has its options)
     sign: Path | None,
     passphrase_file: Path | None,
     verify: bool,
+    as_json: bool,
 ) -> None:
     """Attack a finished run, and report what leaks, what holds and how sure that is.
 
@@ -115,14 +118,13 @@ def audit(  # noqa: PLR0913  (a command has its options)
             raise click.UsageError("--sign goes with --keys, the consortium's folder or bundle")
         path, signature = audit_report.sign(run_folder, page, keys, sign, passphrase_file)
         _write(path, signature)
-        click.echo(f"Signature of {page} and of its numbers: {path}")
+        if as_json:
+            say_json({"report": page, "numbers": page.with_suffix(".json"), "signature": path})
+        else:
+            click.echo(f"Signature of {page} and of its numbers: {path}")
         return
-    if verify and keys is None:
-        why = "No signature was checked: that takes --keys, the consortium's folder or bundle."
-        audit_report.compare(run_folder, page, why=why)
-        return
-    if verify and keys is not None:
-        audit_report.verify(run_folder, page, keys)
+    if verify:
+        _verify(run_folder, page, keys, as_json=as_json)
         return
     _check(page, out)
     by = audit_report.auditor(keys, openings, audit_report.page_in(page, run_folder))
@@ -134,11 +136,32 @@ def audit(  # noqa: PLR0913  (a command has its options)
     effort = QUICK if quick else FULL
     with steps_bar() as on_step:
         findings = audit_run(run_folder, effort, task=own_task, seed=seed, on_step=on_step, by=by)
-    click.echo(in_terminal(findings))
+    if not as_json:
+        click.echo(in_terminal(findings))
     numbers = page.with_suffix(".json")
     for path, content in {numbers: findings.to_json(), page: html_page(findings).encode()}.items():
         _write(path, content)
-    click.echo(f"Report: {page}\nNumbers: {numbers}")
+    if as_json:
+        verdicts = {
+            of.key: {"title": of.title, "verdict": of.said, "words": of.words, "do": of.do}
+            for of in findings.sections
+        }
+        say_json({"run": findings.run, "verdicts": verdicts, "report": page, "numbers": numbers})
+    else:
+        click.echo(f"Report: {page}\nNumbers: {numbers}")
+
+
+def _verify(run_folder: Path, page: Path, keys: Path | None, *, as_json: bool) -> None:
+    """Check a report that is there, with keys its signatures, too; see `audit_report`."""
+    if as_json:
+        checked = audit_report.checked(run_folder, page, keys)
+        say_json(checked)
+        raise SystemExit(1 if checked["problems"] else 0)
+    if keys is None:
+        why = "No signature was checked: that takes --keys, the consortium's folder or bundle."
+        audit_report.compare(run_folder, page, why=why)
+    else:
+        audit_report.verify(run_folder, page, keys)
 
 
 AUDITING = {"quick", "seed", "sites", "model", "task", "openings"}

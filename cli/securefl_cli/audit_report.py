@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -178,6 +178,58 @@ def sign(
     return signature_of(page, holder.name), SignedReport.signing(identity, files).encode()
 
 
+def _signers(
+    page: Path, files: Mapping[str, bytes], roster: VerifiedRoster
+) -> tuple[list[dict[str, str]], list[str]]:
+    """Return who has signed a report, and why other signatures do not hold."""
+    from securefl.audit.findings import signatures
+    from securefl.audit.provenance import read_file
+    from securefl.errors import KeyFileError
+    from securefl_keys.signed_report import verified_report
+
+    signers, wrong = list[dict[str, str]](), list[str]()
+    for path in signatures(page):
+        try:
+            signer = verified_report(read_file(path).decode(errors="replace"), files, roster)
+        except KeyFileError as error:
+            wrong.append(f"{path.name}: {error}")
+            continue
+        found = {
+            "name": signer.holder.name,
+            "role": signer.holder.role,
+            "signed": signer.signed,
+            "certificate": signer.fingerprint,
+        }
+        if found not in signers:  # a copy of a signature under another name counts once
+            signers.append(found)
+    return signers, wrong
+
+
+def checked(folder: Path, page: Path, keys: Path | None) -> dict[str, Any]:
+    """Return what `compare` or, with keys, `verify` finds, for programs; no problem where all hold.
+
+    Raises:
+        KeyFileError: `keys` is no consortium's folder.
+        RunFolderError: a file is missing, or cannot be read.
+    """
+    from securefl_keys.roster import load_roster
+
+    files, roster = _read(page), load_roster(keys) if keys else None
+    signers, problems = _signers(page, files, roster) if roster else ([], [])
+    if roster and not (signers or problems):
+        problems.append(f"{page}: not signed; no signature lies beside it")
+    if (signers or keys is None) and (changed := _changed(folder, page, files)):
+        problems.append(f"{folder}: not as it was audited: {changed}")
+    return {
+        "report": page,
+        "numbers": page.with_suffix(".json"),
+        "signatures_checked": roster is not None,
+        "roster_version": roster and roster.file.version,
+        "signed_by": signers,
+        "problems": problems,
+    }
+
+
 def verify(folder: Path, page: Path, keys: Path) -> None:
     """Check all signatures of a report and each file of its run, and say what was found.
 
@@ -189,26 +241,15 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
         ClickException: a signature does not hold, or a file of the run is another than when it
             was audited.
     """
-    from securefl.audit.findings import signatures
-    from securefl.audit.provenance import read_file
-    from securefl.errors import KeyFileError
     from securefl_keys.roster import load_roster
-    from securefl_keys.signed_report import verified_report
 
     roster, files = load_roster(keys), _read(page)
-    signed, wrong = list[str](), list[str]()
-    for path in signatures(page):
-        try:
-            signer = verified_report(read_file(path).decode(errors="replace"), files, roster)
-        except KeyFileError as error:
-            wrong.append(f"{path.name}: {error}")
-        else:
-            holder = signer.holder
-            signed.append(
-                f"  {holder.name} ({holder.role}), by its own clock on {signer.signed}, "
-                f"certificate {signer.fingerprint}"
-            )
-    signed = list(dict.fromkeys(signed))  # a copy of a signature under another name counts once
+    signers, wrong = _signers(page, files, roster)
+    signed = [
+        f"  {of['name']} ({of['role']}), by its own clock on {of['signed']}, certificate "
+        f"{of['certificate']}"
+        for of in signers
+    ]
     by = (
         f"Checked by roster version {roster.file.version} of {roster.ca.name}, signed on "
         f"{roster.file.created}: it knows of no later revocation, so ask for the newest bundle."
@@ -223,6 +264,6 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
     if signed and (changed := _changed(folder, page, files)):
         wrong.append(f"{folder}: not as it was audited: {changed}")
     if wrong:
-        signers = "\n".join(["Signatures that hold:", *signed, ""]) if signed else ""
-        raise click.ClickException("\n".join([signers + "; ".join(wrong), by, IF_IT_DIFFERS]))
+        holding = "\n".join(["Signatures that hold:", *signed, ""]) if signed else ""
+        raise click.ClickException("\n".join([holding + "; ".join(wrong), by, IF_IT_DIFFERS]))
     click.echo("\n".join([f"{page} and each file of {folder} are as signed by:", *signed, by]))

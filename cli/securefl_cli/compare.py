@@ -31,7 +31,7 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     from securefl.metrics.metric import PooledBy
     from securefl.report.census import hours, watt_hours
     from securefl.report.reading import what_the_server_reads
-    from securefl.runs.folder_reader import best_of
+    from securefl.runs.folder_reader import best_of, unlisted
 
     by = {metrics[-1].metric for metrics, _ in runs.values() if metrics} or {ACCURACY}
     costs = {name: (hours(metrics), watt_hours(metrics)) for name, (metrics, _) in runs.items()}
@@ -53,7 +53,7 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     width = len("of each client") if simulated else len("The server could read,")
     table.add_column("The server could read,\nof each client", overflow="fold", width=width)
     for name, (metrics, ledger) in runs.items():
-        uploads = ledger.upload_bytes()
+        uploads = {} if unlisted(ledger.entries, metrics) else ledger.upload_bytes()
         table.add_row(
             Text(printable(name)),
             f"{_last_score(metrics, len(by) > 1)}\n{_best_score(best_of(metrics))}",
@@ -61,7 +61,7 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
             f"{max(uploads.values()) / MEGABYTE:.1f}" if len(uploads) > 1 else "-",
             f"{sum(m.seconds for m in metrics):.0f}",
             *(_last(sums) for sums in costs[name] if simulated),
-            what_the_server_reads(ledger),
+            what_the_server_reads(ledger, metrics),
         )
     Console().print(table)
 
@@ -137,7 +137,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, html: Path | None, as_json
         for name, record in zip(names, records.values(), strict=True)
     }
     if as_json:
-        say_json([_as_row(name, *of) for name, of in found.items()])
+        say_json([as_row(name, *of) for name, of in found.items()])
     else:
         print_runs(found)
     metrics = {name: record.metrics for name, record in zip(names, records.values(), strict=True)}
@@ -156,10 +156,10 @@ def compare(runs: tuple[Path, ...], out: Path | None, html: Path | None, as_json
         click.echo(f"Report: {html}", err=as_json)
 
 
-def _as_row(name: str, metrics: Sequence[RoundMetrics], ledger: Ledger) -> dict[str, Any]:
-    """Return what `compare --json` says of a run: its last and its best round, and what it sent."""
+def as_row(name: str, metrics: Sequence[RoundMetrics], ledger: Ledger) -> dict[str, Any]:
+    """Return what `--json` says of a run: its last and its best round, and what it sent."""
     from securefl.report.reading import what_the_server_reads
-    from securefl.runs.folder_reader import best_of
+    from securefl.runs.folder_reader import best_of, unlisted
 
     best, sent = best_of(metrics), ledger.upload_bytes()
     return {
@@ -167,9 +167,9 @@ def _as_row(name: str, metrics: Sequence[RoundMetrics], ledger: Ledger) -> dict[
         "metric": metrics[-1].metric,
         "last": metrics[-1],
         "best": best,
-        "upload_bytes": sent,
+        "upload_bytes": None if unlisted(ledger.entries, metrics) else sent,
         "seconds": sum(m.seconds for m in metrics),
-        "the_server_could_read": what_the_server_reads(ledger),
+        "the_server_could_read": what_the_server_reads(ledger, metrics),
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from securefl.io.text import printable
+from securefl_cli.as_json import json_option, say_json
 from securefl_cli.key_options import KEYS
 
 MAX_BYTES = 2**22
@@ -16,7 +17,8 @@ MAX_BYTES = 2**22
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @KEYS
-def contradiction(file: Path, directory: Path) -> None:
+@json_option
+def contradiction(file: Path, directory: Path, as_json: bool) -> None:
     """Check the two statements in FILE, and say which server of the consortium has lied.
 
     A client that is shown other models than before takes no part, and keeps in
@@ -51,6 +53,11 @@ def contradiction(file: Path, directory: Path) -> None:
         if len(servers) > 1:
             raise KeyFileError(f"proves nothing: of two servers, {printable(', '.join(servers))}")
     known, then = found.known.statement, found.then.statement
+    if as_json:
+        rounds = [known.round, then.round]
+        server, consortium = servers.pop(), roster.ca.name
+        say_json({"server": server, "consortium": consortium, "job": known.job, "rounds": rounds})
+        return
     click.echo(
         f"{printable(servers.pop())}, server of {printable(roster.ca.name)}, has signed what "
         f"cannot both be true: the models up to round {known.round} of job {known.job[:16]}, and "

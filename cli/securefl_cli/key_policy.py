@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from securefl.io.text import printable
+from securefl_cli.as_json import json_option, say_json
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     help="Sign the policy in FILE, a TOML file, as DIR's next one.",
 )
 @PASSPHRASE_FILE
-def policy(directory: Path, file: Path | None, passphrase_file: Path | None) -> None:
+@json_option
+def policy(directory: Path, file: Path | None, passphrase_file: Path | None, as_json: bool) -> None:
     """Print the policy of a key folder or a bundle, or give the key folder another.
 
     \b
@@ -39,9 +41,32 @@ def policy(directory: Path, file: Path | None, passphrase_file: Path | None) -> 
     if file is not None:
         wanted = read_policy(file)
         sign_policy(directory, wanted, read_passphrase(passphrase_file, confirm=False))
+    if as_json:
+        say_json(_as_one(directory))
+        return
     click.echo("\n".join(told(directory)))
     if file is not None:
         click.echo("Next: export new bundles; who has an old one still believes the old policy.")
+
+
+def _as_one(directory: Path) -> dict[str, Any]:
+    """Return what `keys policy --json` says; raises as `told`."""
+    from securefl_keys.policy import load_policy
+    from securefl_keys.roster import load_officers
+    from securefl_keys.signed_file import now
+
+    at = now()
+    file, officers = load_policy(directory, at), load_officers(directory, at)
+    stated = file.policy()
+    return {
+        "version": file.version,
+        "consortium": file.consortium,
+        "min_contributions": stated.min_contributions,
+        "openings_per_run": stated.openings_per_run,
+        "rules": stated.rules,
+        "officers": {of.name: of.card.key_id for of in officers.officers} if officers else {},
+        "officers_needed": officers.needed if officers else 1,
+    }
 
 
 def told(directory: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -79,12 +79,14 @@ def export(directory: Path, role: Role | None, out: Path, passphrase_file: Path 
     "--open", "opening", is_flag=True, help="Also open what is sealed: asks for its passphrase."
 )
 @PASSPHRASE_FILE
+@json_option
 def verify(
     directory: Path,
     identity: Path | None,
     ca: str | None,
     opening: bool,
     passphrase_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Check a bundle or a key folder completely, and say what its holder can and cannot do.
 
@@ -101,6 +103,9 @@ def verify(
     passphrase = read_passphrase(passphrase_file, confirm=False) if opening else None
     wanted = typed(ca) if ca else None
     verdict = verified(directory, identity, wanted, passphrase=passphrase)
+    if as_json:
+        say_json(_verified(verdict, compared=ca is not None, opened=opening))
+        raise SystemExit(1 if verdict.problems else 0)
     click.echo("\n".join(_told(verdict, compared=ca is not None)))
     for note in verdict.notes:
         click.echo(f"Note: {printable(note)}")
@@ -110,6 +115,25 @@ def verify(
         problems = [f"Problem: {printable(problem)}" for problem in verdict.problems]
         click.echo("\n".join(["", *problems]))
         raise SystemExit(1)
+
+
+def _verified(verdict: FolderVerdict, *, compared: bool, opened: bool) -> dict[str, Any]:
+    """Return what `keys verify --json` says; of a folder with a problem not what it can do."""
+    sound, roster = not verdict.problems, verdict.roster
+    return {
+        "what": verdict.what,
+        "consortium": verdict.ca and verdict.ca.name,
+        "fingerprint": verdict.ca and verdict.ca.fingerprint,
+        "fingerprint_compared": compared,
+        "roster_version": roster and roster.file.version,
+        "members": {n: member.role for n, member in roster.members.items()} if roster else {},
+        "officers": verdict.officers,
+        "can": verdict.can if sound else [],
+        "cannot": verdict.cannot if sound else [],
+        "notes": verdict.notes,
+        "opened": opened,
+        "problems": verdict.problems,
+    }
 
 
 def _told(verdict: FolderVerdict, *, compared: bool) -> list[str]:

@@ -47,7 +47,10 @@ def profiles(run_folder: Path, as_json: bool) -> None:
     _print_clients(record, client_lines(record))
     if record.qualities:
         _print_qualities(quality_lines(record))
-    said = who_read_what(record.ledger, record.config.exchange.officers)
+    if record.unlisted:
+        said = [f"Who could read what is {record.unlisted}."]
+    else:
+        said = who_read_what(record.ledger, record.config.exchange.officers)
     click.echo("\n" + " ".join(map(printable, said)))
 
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, get_args
 
 import click
 
@@ -18,18 +18,21 @@ from securefl.settings.data_set import require_run
 from securefl.settings.load import load_config
 from securefl.settings.models import MODELS, NormName
 from securefl.settings.tables import RunTable
-from securefl_cli.compare import print_runs
+from securefl_cli.as_json import json_option, say_json
+from securefl_cli.compare import as_row, print_runs
 from securefl_cli.completion import any_of, complete_runs
 from securefl_cli.connection import ended_by_sigterm
 from securefl_cli.options import settings_of
 from securefl_cli.own_data import Own, sites_option
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import progress_bar, say_engine, say_rate
-from securefl_cli.report import write_report
+from securefl_cli.report import report_of
 
 if TYPE_CHECKING:
     from securefl.exchange.officer import KeySet
     from securefl.federation.client import Identities
+    from securefl.federation.ledger import Ledger
+    from securefl.runs.folder_reader import RunRecord
     from securefl.runs.folder_writer import RunFolder
     from securefl.runs.loop import Result
     from securefl.settings.tables import Config
@@ -183,6 +186,7 @@ if TYPE_CHECKING:
     help="Go on with an interrupted run, or as the server of a federation's; takes no other "
     "setting.",
 )
+@json_option
 def run(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
     settings: tuple[str, ...],
@@ -192,6 +196,7 @@ def run(  # noqa: PLR0913, PLR0917
     sites: tuple[str, ...],
     out: Path | None,
     resumed: Path | None,
+    as_json: bool,
     **options: str | float | None,
 ) -> None:
     """Train a model over clients that keep their data.
@@ -224,11 +229,12 @@ def run(  # noqa: PLR0913, PLR0917
                 "--resume goes on with the settings in the run's folder: give --keys, --identity, "
                 "--passphrase-file, --site and --model with it, and nothing else"
             )
-        _resume(resumed, _Secrets(key_folder, identities, passphrase_file), own)
+        secrets = _Secrets(key_folder, identities, passphrase_file)
+        _resume(resumed, secrets, own, as_json=as_json)
     else:
         secrets = _Secrets(key_folder, identities, passphrase_file)
         chosen = [*settings_of(options), *settings, *secrets.settings()]
-        _start(config_file, chosen, secrets, own, out)
+        _start(config_file, chosen, secrets, own, out, as_json=as_json)
 
 
 class _Secrets(NamedTuple):
@@ -261,6 +267,8 @@ def _start(
     secrets: _Secrets,
     own: Own,
     out: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     config = load_config(config_file, settings)
     if config_file:
@@ -279,16 +287,18 @@ def _start(
                 config, task, **keys, out=folder, progress=bar, on_start=_saying_terms(config)
             ),
         )
-    _report(folder, result)
+    _report(folder, result, as_json=as_json)
 
 
-def _resume(folder: Path, secrets: _Secrets, own: Own) -> None:
+def _resume(folder: Path, secrets: _Secrets, own: Own, *, as_json: bool) -> None:
     from securefl import resume
     from securefl.runs.folder_reader import read_run
     from securefl.runs.folder_writer import RunFolder
 
     record = read_run(folder)
     if RunFolder(folder).is_over_processes():
+        if as_json:
+            raise ConfigError("--json is of a simulation: of a server's run, see securefl status")
         _serve_again(RunFolder(folder), record.config, secrets, own)
         return
     task, keys = own.task(record.config), _keys(record.config, secrets)
@@ -302,7 +312,7 @@ def _resume(folder: Path, secrets: _Secrets, own: Own) -> None:
                 folder, task, **keys, progress=bar, on_start=_saying_terms(record.config)
             ),
         )
-    _report(folder, result)
+    _report(folder, result, as_json=as_json)
 
 
 def _serve_again(folder: RunFolder, config: Config, secrets: _Secrets, own: Own) -> None:
@@ -418,25 +428,44 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
     return keys
 
 
-def _report(folder: Path, result: Result) -> None:
+def _report(folder: Path, result: Result, *, as_json: bool) -> None:
     from securefl.federation.ledger import Ledger
     from securefl.metrics.by_name import worst_said
     from securefl.runs.folder_reader import PROTECTION, read_run
     from securefl_cli.passed_rounds import passed_rounds
 
     record = read_run(folder)
-    print_runs({record.config.name: (record.metrics, Ledger(list(record.ledger)))})
-    if words := worst_said(record.metrics[-1].metric, record.metrics[-1].values):
-        click.echo(f"Of the clients: {words}.")
+    ledger = Ledger(list(record.ledger))
     passed = passed_rounds(record)
     if passed:
         click.echo(f"Note: {passed}.", err=True)
-    if record.config.privacy.private:
-        _note_privacy(record.config, result)
-        click.echo(f"Privacy: {folder / PROTECTION}")
-    click.echo(f"Report: {write_report(record)}\nRun folder: {folder}")
+    if as_json:
+        say_json(_as_one(record, ledger, result))
+    else:
+        print_runs({record.config.name: (record.metrics, ledger)})
+        if words := worst_said(record.metrics[-1].metric, record.metrics[-1].values):
+            click.echo(f"Of the clients: {words}.")
+        if record.config.privacy.private:
+            _note_privacy(record.config, result)
+            click.echo(f"Privacy: {folder / PROTECTION}")
+        click.echo(f"Report: {report_of(record)}\nRun folder: {folder}")
     if record.all_passed:
         raise SystemExit(1)
+
+
+def _as_one(record: RunRecord, ledger: Ledger, result: Result) -> dict[str, Any]:
+    """Return what `run --json` says: what `compare --json` does of a run, and what it left."""
+    from securefl.runs.status import status_of
+
+    return {
+        **as_row(record.config.name, record.metrics, ledger),
+        "passed": len(record.passed),
+        "openings": status_of(record.path).openings,
+        "epsilon": record.metrics[-1].epsilon,
+        "stopped": result.stopped,
+        "report": report_of(record),
+        "folder": record.path,
+    }
 
 
 def _note_privacy(config: Config, result: Result) -> None:

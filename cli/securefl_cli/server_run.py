@@ -16,7 +16,7 @@ from securefl_cli.connection import introduce, run_until_done, watched_at
 from securefl_cli.log import say
 from securefl_cli.passed_rounds import passed_rounds
 from securefl_cli.passphrase import ENVIRONMENT, from_environment, read_own_passphrase
-from securefl_cli.report import write_report
+from securefl_cli.report import report_of
 from securefl_cli.roles import rounds_left
 from securefl_keys.bundle import SoundBundle, process_identity
 
@@ -57,7 +57,7 @@ def run_server(
                 run_until_done(process.run(at, folder))
     record = read_run(path)
     if folder and record.metrics:
-        say(f"Report: {write_report(record)}")
+        say(f"Report: {report_of(record)}")
     if folder and (passed := passed_rounds(record)):
         say(Warned(f"Note: {passed}"))
         if record.all_passed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from securefl.settings.load import load_config
+from securefl_cli.as_json import json_option, say_json
 from securefl_cli.connection import (
     FILE,
     OWN_PASSPHRASE_FILE,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     help="The approval. Default: approved.json beside SITE.toml, else in the folder of the "
     "identity.",
 )
+@json_option
 def review(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
     settings: tuple[str, ...],
@@ -71,6 +74,7 @@ def review(  # noqa: PLR0913, PLR0917
     identity: Path | None,
     passphrase_file: Path | None,
     out: Path | None,
+    as_json: bool,
 ) -> None:
     """Say what a job would have leave this machine, before it takes part.
 
@@ -105,6 +109,24 @@ def review(  # noqa: PLR0913, PLR0917
         say_passed_over(data)
     job = site_job(config, name, data)
     found = reviewed(job)
+    n_samples = len(job.data[name]) if name else None
+    path = (out or (data.parent if data else identity) / APPROVED) if identity else None
+    if own and path:
+        write_approval(job, own, path)
+    if as_json:
+        asked = {"asked": found.asked, "asks_size": found.asks_size, "shows_size": found.shows_size}
+        approval = {"site": name, "n_samples": n_samples, "approval": path}
+        say_json({**asdict(found), **asked, **approval})
+        return
+    _print_review(found)
+    if name:
+        click.echo(f"{name}: {n_samples:,} samples of the form that the settings have.")
+    if own:
+        click.echo(f"{own.name} approves of this: {path}")
+
+
+def _print_review(found: Review) -> None:
+    """Print what leaves the machine, what the server asks for, and what bounds it."""
     table = Table("Message", "Values", "Rounds, at most", "The server reads")
     for message in found.outgoing:
         values = f"{message.n_values:,}" if message.n_values else "by the model"
@@ -122,12 +144,6 @@ def review(  # noqa: PLR0913, PLR0917
         click.echo("Noise is added, and bounds nothing: ε is infinite.")
     else:
         click.echo(f"Differential privacy: ε ≤ {found.epsilon:.3g} after {found.rounds} rounds.")
-    if name:
-        click.echo(f"{name}: {len(job.data[name]):,} samples of the form that the settings have.")
-    if own and identity:
-        path = out or (data.parent if data else identity) / APPROVED
-        write_approval(job, own, path)
-        click.echo(f"{own.name} approves of this: {path}")
 
 
 def _read_of(message: Outgoing) -> str:

@@ -60,7 +60,10 @@ def _told(found: RunStatus) -> list[str]:
     if found.best_round is not None and found.best_score is not None:
         best = shown(found.metric, found.best_score)
         lines.append(f"Best round: {found.best_round}, {best} ({BEST})")
-    lines.append(f"Took part: {', '.join(found.clients) or 'nobody yet'}")
+    if found.clients is None:
+        lines.append("Took part, and was opened: not known, as the ledger lacks the last round")
+    else:
+        lines.append(f"Took part: {', '.join(found.clients) or 'nobody yet'}")
     for name, why in found.missing.items():
         lines.append(f"Missing: {name}: {why.removeprefix(f'{name}: ')}")
     for name, why in found.uncounted.items():
@@ -70,7 +73,7 @@ def _told(found: RunStatus) -> list[str]:
             f"No contribution counted in {found.passed:,} of {found.round:,} rounds, which left "
             "the model as it was"
         )
-    if found.openings:
+    if found.openings and found.openings_to_come is not None:
         who, they = "the authority", "it still opens, it says itself"
         if found.officers > 1:
             who = f"{found.officers_needed} of {found.officers} officers"

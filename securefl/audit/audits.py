@@ -115,7 +115,7 @@ def audit_run(
 
     Raises:
         ConfigError: the run had a task of its own and `task` is None, or the other way round, or
-            `task` is another than the run's; or it trained no global model.
+            `task` is another than the run's; or it trained no global model; or `effort` is none.
         RunFolderError: no run's folder, an unfinished or a damaged one.
 
     Examples:
@@ -125,6 +125,10 @@ def audit_run(
         >>> Path("audit.json").write_bytes(findings.to_json()) > 0
         True
     """
+    if not isinstance(effort, AuditEffort):
+        raise ConfigError(
+            f"effort = {effort!r:.80}: must be QUICK or FULL of securefl.audit.audits, no name"
+        )
     run = read_run(Path(folder))
     if task is None and RunFolder(Path(folder)).has_own_task():
         raise ConfigError(

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from securefl.audit.findings import FINDINGS, MAX_BYTES, verdict_said
 from securefl.errors import RunFolderError
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
-from securefl.io.text import printable
+from securefl.io.text import in_markdown, printable
 from securefl.metrics.by_name import shown, shown_over_all, title
 from securefl.privacy.history import History
-from securefl.report.census import clients
+from securefl.report.census import clients, clients_said
 from securefl.report.protection import epsilon_said, opening_said
 from securefl.runs.folder_reader import ENVIRONMENT, RoundMetrics, RunRecord, read_run
 from securefl.runs.folder_writer import RunFolder
@@ -38,16 +39,18 @@ def model_card(folder: Path) -> str:
     record = read_run(folder)
     if not record.metrics:
         raise RunFolderError(f"{folder}: no round is complete, so there is no model to describe")
-    history = RunFolder(folder).history() or History()
+    history, own = RunFolder(folder).history() or History(), read_task_record(folder)
+    privacy = epsilon_said(record.config, history), opening_said(record.config)
+    how = "on data in one place" if _is_pooled(record, own) else "by federated learning"
     parts = (
         _front(record),
-        f"# {printable(record.config.name)}",
-        "A neural network that was trained by federated learning, with SecureFL.",
+        f"# {in_markdown(record.config.name)}",
+        f"A neural network that was trained {how}, with SecureFL.",
         *_section("Training", _training(record)),
-        *_section("Data", _data(record, read_task_record(folder))),
+        *_section("Data", _data(record, own)),
         *_section("Scores", _scores(record)),
-        *_section("Privacy", (epsilon_said(record.config, history), opening_said(record.config))),
-        *_section("Audit", _audit(folder / FINDINGS)),
+        *_section("Privacy", map(in_markdown, privacy)),
+        *_section("Audit", _audit(folder / FINDINGS, _names(record, own))),
         *_section("Limits", _limits(record)),
     )
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -56,7 +59,6 @@ def model_card(folder: Path) -> str:
 def _front(record: RunRecord) -> str:
     """Return the YAML that hubs read: JSON's strings are YAML's."""
     config, last = record.config, record.metrics[-1]
-    name = json.dumps(printable(config.name))
     data = (
         "own data of the sites"
         if config.samples or RunFolder(record.path).has_own_task()
@@ -65,19 +67,27 @@ def _front(record: RunRecord) -> str:
     return "\n".join([
         "---",
         "library_name: pytorch",
-        f"tags: {json.dumps(['federated-learning', 'securefl', config.algorithm.name])}",
-        f"metrics: {json.dumps([last.metric])}",
+        f"tags: {_quoted(['federated-learning', 'securefl', config.algorithm.name])}",
+        f"metrics: {_quoted([last.metric])}",
         "model-index:",
-        f"- name: {name}",
+        f"- name: {_quoted(printable(config.name))}",
         "  results:",
-        f"  - task: {{type: {json.dumps(str(config.targets))}}}",
-        f"    dataset: {{type: federated, name: {json.dumps(data)}}}",
-        f"    metrics: [{{type: {json.dumps(last.metric)}, value: {last.compared:.6g}}}]",
+        f"  - task: {{type: {_quoted(str(config.targets))}}}",
+        f"    dataset: {{type: federated, name: {_quoted(data)}}}",
+        f"    metrics: [{{type: {_quoted(last.metric)}, value: {last.compared:.6g}}}]",
         "---",
     ])  # fmt: skip
 
 
-def _section(heading: str, paragraphs: Sequence[str] | Iterator[str]) -> Iterator[str]:
+_LIVE = re.compile(r"[<>&`()]")
+
+
+def _quoted(value: str | list[str]) -> str:
+    """Return JSON, thus YAML, that is no HTML, link or code where it is read as Markdown."""
+    return _LIVE.sub(lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(value))
+
+
+def _section(heading: str, paragraphs: Iterable[str]) -> Iterator[str]:
     yield f"## {heading}"
     yield from paragraphs
 
@@ -100,24 +110,42 @@ def _training(record: RunRecord) -> Iterator[str]:
     yield _table(("Setting", "Value"), rows.items())
 
 
+def _is_pooled(record: RunRecord, own: TaskRecord | None) -> bool:
+    """Return whether one party trained on all data."""
+    return record.config.algorithm.joins_data and not (own and own.algorithm)
+
+
+def _whose_data(record: RunRecord, own: TaskRecord | None) -> str:
+    if _is_pooled(record, own):
+        return "All data were pooled: one party trained on them."
+    said = clients_said(record)
+    said = f"{said[:1].upper()}{said[1:]}"
+    if RunFolder(record.path).is_over_processes():
+        return f"{said}, each with data of its own that did not leave it."
+    return f"{said}, simulated: whoever ran it had the data of all."
+
+
 def _data(record: RunRecord, own: TaskRecord | None) -> Iterator[str]:
-    config, n_clients = record.config, len(clients(record))
-    yield f"{n_clients:,} clients, each with data of its own that did not leave it."
+    config = record.config
+    yield _whose_data(record, own)
     if own is not None:
         sizes = sorted(of.n_samples for of in own.clients.values())
         yield (
             f"{sum(sizes):,} samples to train, {sizes[0]:,} to {sizes[-1]:,} a client; "
-            f"{own.test.n_samples:,} to test. A sample is {own.test.x}, a target {own.test.y}."
+            f"{own.test.n_samples:,} to test. A sample is {in_markdown(own.test.x)}, a target "
+            f"{in_markdown(own.test.y)}."
         )
-        yield f"Model: `{own.model.name}`, {own.model.n_parameters:,} parameters."
+        yield f"Model: {in_markdown(own.model.name)}, {own.model.n_parameters:,} parameters."
     elif config.samples is None:
-        yield (
-            f"Data set: `{config.data.dataset}`, dealt by `{config.data.partition}`. "
-            f"Model: `{config.model.name}`, norm `{config.model.norm}`."
+        yield in_markdown(
+            f"Data set: {config.data.dataset}, dealt by {config.data.partition}. "
+            f"Model: {config.model.name}, norm {config.model.norm}."
         )
     else:
-        yield f"Tables, arrays or pictures of the sites' own. Model: `{config.model.name}`."
-        yield config.samples.form_said
+        yield in_markdown(
+            f"Tables, arrays or pictures of the sites' own. Model: {config.model.name}."
+        )
+        yield in_markdown(config.samples.form_said)
 
 
 def _scores(record: RunRecord) -> Iterator[str]:
@@ -133,18 +161,35 @@ def _scores(record: RunRecord) -> Iterator[str]:
             spread = " to ".join(shown(of.metric, end(scores)) for end in (min, max))
         rows.append((f"{of.round:,} ({name})", shown(of.metric, of.score), over_all, spread))
     metric = title(record.metrics[-1].metric)
-    columns = "Round", metric[:1].upper() + metric[1:], "Over all samples", "By client, from to"
+    columns = "Round", metric[:1].upper() + metric[1:], "Over all", "By client, from to"
     yield _table(columns, rows)
 
 
-def _audit(path: Path) -> Iterator[str]:
+def _names(record: RunRecord, own: TaskRecord | None) -> set[str]:
+    """Return all names of clients that the folder has."""
+    scored = (name for of in record.metrics for name in of.clients)
+    return {
+        *clients(record),
+        *scored,
+        *(record.config.data.names or ()),
+        *(own.clients if own else ()),
+    }
+
+
+def _audit(path: Path, names: Collection[str]) -> Iterator[str]:
+    """Yield the verdicts, with "a client" for each name of one."""
     if not path.is_file():
         yield "This run was not audited: `securefl audit RUN` attacks it, and says what leaks."
         return
     try:
+        longest_first = sorted(map(re.escape, names), key=len, reverse=True)
+        unnamed = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first) or '(?!)'})(?!\w)")
         found = parsed(_VERDICTS, read_bounded(path, MAX_BYTES), RunFolderError)
         rows = [
-            (str(of["title"]), verdict_said(of), str(of["words"]))
+            [
+                unnamed.sub("a client", said)
+                for said in (str(of["title"]), verdict_said(of), str(of["words"]))
+            ]
             for of in found["chapters"].values()
         ]
     except (OSError, LookupError, TypeError, AttributeError) as error:
@@ -174,7 +219,6 @@ def _limits(record: RunRecord) -> Iterator[str]:
 
 def _table(columns: Sequence[str], rows: Any) -> str:
     def line(cells: Sequence[str]) -> str:
-        safe = (printable(cell).replace("|", "\\|") for cell in cells)
-        return f"| {' | '.join(safe)} |"
+        return f"| {' | '.join(map(in_markdown, cells))} |"
 
     return "\n".join([line(columns), "|" + "---|" * len(columns), *map(line, rows)])

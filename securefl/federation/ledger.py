@@ -139,8 +139,8 @@ class Ledger:
             PageTable(f"Sent by clients{of}", ("Client", "MiB"), sent[:MOST_SENDERS]),
         ]
         read = ", ".join(sorted(self.server_reads())) or "nothing"
-        words = f"Sent to the server in the clear, of single clients: {read}."
-        return notebook_html(f"{len(self.entries):,} messages", [words], tables)
+        words = [f"Sent to the server in the clear, of single clients: {read}."]
+        return notebook_html(f"{len(self.entries):,} messages", words if sent else [], tables)
 
     def _round(self, number: int) -> Iterable[Entry]:
         return (entry for entry in self.entries if entry.round == number)

@@ -42,6 +42,12 @@ class RunFigures:
         return read_run(self.folder)
 
     @property
+    def _ledger(self) -> tuple[Entry, ...]:
+        if reason := self.record.unlisted:
+            raise RunFolderError(f"{self.folder}: what was sent is {reason}; make the run anew")
+        return self.record.ledger
+
+    @property
     def scores(self) -> list[float]:
         """Test accuracy of each round in %; of a regression R², times 100."""
         return [100 * m.score for m in self.metrics]
@@ -114,7 +120,7 @@ class RunFigures:
     def rounds(self) -> list[list[Entry]]:
         """Messages of each round."""
         rounds: dict[int, list[Entry]] = {}
-        for entry in self.record.ledger:
+        for entry in self._ledger:
             rounds.setdefault(entry.round, []).append(entry)
         return list(rounds.values())
 
@@ -141,7 +147,7 @@ class RunFigures:
         not: they are the server's messages.
         """
         sent: Counter[int] = Counter()
-        for entry in self.record.ledger:
+        for entry in self._ledger:
             by_client = entry.receiver == SERVER and entry.sender != AUTHORITY
             if by_client and entry.form == "ciphertext":
                 sent[entry.round] += entry.bytes

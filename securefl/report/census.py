@@ -48,12 +48,32 @@ def clients(record: RunRecord) -> tuple[str, ...]:
     return tuple(sorted(named - {SERVER, AUTHORITY}, key=_natural))
 
 
+def clients_said(record: RunRecord) -> str:
+    """Return the number of clients in words; that it is not known where the ledger lacks rounds."""
+    n_clients = len(clients(record))
+    if record.unlisted:
+        return f"number of clients {record.unlisted}"
+    return "1 client" if n_clients == 1 else f"{n_clients:,} clients"
+
+
 def times_selected(record: RunRecord) -> Counter[str]:
     """Return how often each client was drawn."""
     counts: Counter[str] = Counter()
     for each in record.participants:
         counts.update(each.selected)
     return counts
+
+
+def rounds_counted(record: RunRecord) -> Counter[str]:
+    """Return the number of rounds in which each client's contribution counted.
+
+    A round of which the folder names no participants is one in which all who sent counted.
+    """
+    counted = Counter(client for each in record.participants for client in each.counted)
+    untold = {of.round for of in record.metrics} - {each.round for each in record.participants}
+    sent = {(entry.sender, entry.round) for entry in record.ledger if entry.round in untold}
+    counted.update(sender for sender, _ in sent if sender not in {SERVER, AUTHORITY})
+    return counted
 
 
 def selected_share(record: RunRecord, qualities: Collection[str | None]) -> float:

@@ -1,12 +1,14 @@
-"""Pictures and the page on privacy that a run leaves in its folder at its end."""
+"""Pictures, the report and the page on privacy that a run leaves in its folder at its end."""
 
 from collections.abc import Callable
+from pathlib import Path
 
+from securefl.errors import RunFolderError
 from securefl.metrics.by_name import SHARES
 from securefl.privacy.history import History
 from securefl.report.protection import protection_page
-from securefl.runs.folder_reader import ACCURACY, SCORE, TRAFFIC, RunRecord, read_run
-from securefl.runs.folder_writer import RunFolder
+from securefl.runs.folder_reader import ACCURACY, REPORT, SCORE, TRAFFIC, RunRecord, read_run
+from securefl.runs.folder_writer import RunFolder, way_on, write_atomically
 from securefl.settings.tables import Config
 
 SELECTIONS, SCORES, COST = "selections.png", "scores.png", "cost.png"
@@ -41,16 +43,37 @@ def pictures(record: RunRecord) -> dict[str, bytes]:
     return found
 
 
+def write_report(record: RunRecord, out: Path | None = None) -> Path:
+    """Write the report of a run, into its folder where `out` is None; returns the file.
+
+    Raises:
+        RunFolderError: no round is complete, a file is damaged, or none can be written.
+    """
+    # A page's templates take a while to load, which no start of a run waits for.
+    from securefl.report.run_page import run_page
+
+    if not record.metrics:
+        way = way_on(record.path)
+        raise RunFolderError(f"{record.path}: no round is complete; go on with {way}")
+    path = out or record.path / REPORT
+    write_atomically(path, run_page(record).encode())
+    return path
+
+
 AtEnd = Callable[[RunFolder, History], None]
 
 
 def at_end(config: Config) -> AtEnd:
-    """Return the function that writes pictures and page."""
+    """Return the function that writes pictures and pages."""
 
     def leave(folder: RunFolder, history: History) -> None:
         if config.privacy.private:
             folder.note_protection(protection_page(config, history))
-        for name, picture in pictures(read_run(folder.path)).items():
+        record = read_run(folder.path)
+        drawn = pictures(record)
+        for name, picture in drawn.items():
             folder.note_picture(name, picture)
+        if drawn and record.metrics:  # it shows them
+            write_report(record)
 
     return leave

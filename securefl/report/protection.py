@@ -75,10 +75,15 @@ def opening_said(config: Config) -> str:
     opened = " and ".join([*totals, "scores"] if config.seals_scores else totals)
     if n == 1:
         return f"The authority opens {opened} alone. {together}"
+    fewer = (
+        "1 officer with the server reads"
+        if needed == 2
+        else f"{needed - 1} officers with the server read"
+    )
     return (
         f"The answers of {needed} of {n} officers open {opened}; whoever asks for them, which over "
-        f"separate processes is the server, reads them unrounded. {needed - 1} officers with the "
-        f"server read nothing more, and {n - needed} may be away. {together}"
+        f"separate processes is the server, reads them unrounded. {fewer} nothing "
+        f"more, and {n - needed} may be away. {together}"
     )
 
 

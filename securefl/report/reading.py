@@ -1,10 +1,18 @@
 """Kinds of values that the server could read of each client, in words, as the ledger has it."""
 
+from collections.abc import Sequence
+
 from securefl.federation.ledger import AUTHORITY, Ledger
+from securefl.runs.folder_reader import RoundMetrics, unlisted
 
 
-def what_the_server_reads(ledger: Ledger) -> str:
-    """Return the kinds of values that single clients sent the server in the clear."""
+def what_the_server_reads(ledger: Ledger, metrics: Sequence[RoundMetrics]) -> str:
+    """Return the kinds of values that single clients sent the server in the clear.
+
+    Where the ledger lacks messages of these rounds: that it is not known.
+    """
+    if reason := unlisted(ledger.entries, metrics):
+        return reason
     if len(ledger.upload_bytes()) == 1:
         return "all: one party has all data"
     read = ledger.server_reads()

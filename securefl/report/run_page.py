@@ -14,17 +14,18 @@ from securefl.io.files import read_bounded
 from securefl.io.html import PageTable, Picture, rendered
 from securefl.metrics.by_name import SHARES, heading, shown, shown_compared, title, worst_of
 from securefl.privacy.history import History
-from securefl.report.census import clients, times_selected
+from securefl.report.census import clients, clients_said, rounds_counted, times_selected
 from securefl.report.key_tallies import key_tallies
 from securefl.report.plots import by_client_figure, epsilon_plot, png, score_plot, traffic_figure
 from securefl.report.protection import HEADINGS, epsilon_said, opening_said, protections
 from securefl.report.reading import what_the_server_reads
-from securefl.report.views import views
+from securefl.report.views import Shows, views
 from securefl.runs.folder_reader import (
     ACCURACY,
     CONFIG,
     ENVIRONMENT,
     INCIDENTS,
+    LEDGER,
     OPENINGS,
     SCORE,
     TRAFFIC,
@@ -39,6 +40,12 @@ from securefl.settings.load import flat
 
 TEMPLATE = "report/run.html.jinja"
 MAX_PICTURE_BYTES = 2**22
+TO_AN_OFFICER: dict[Shows, str] = {
+    Shows.KEYS: "keys of its own from each client, which open nothing without others' answers",
+    Shows.TOTAL: "no value: it answers with a sum of keys",
+    Shows.SCORES: "no value: it answers with a sum of keys",
+}
+"""Content for one of several officers of what tells a single authority more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +91,26 @@ def comparison_page(records: Mapping[str, RunRecord]) -> str:
 
 def _sections(record: RunRecord) -> Iterator[PageSection | None]:
     yield _curves(record)
-    yield _who_took_part(record)
-    yield _who_could_read(record)
-    yield _traffic(record)
+    if record.unlisted:
+        yield PageSection("Who took part, and could read what", [_unlisted(record)])
+    else:
+        yield _who_took_part(record)
+        yield _who_could_read(record)
+        yield _traffic(record)
     yield _keys(record)
     yield _privacy(record)
     yield _time(record)
     yield _settings(record)
 
 
+def _unlisted(record: RunRecord) -> str:
+    return f"{record.unlisted[:1].upper()}{record.unlisted[1:]}. Put a copy of {LEDGER} back."
+
+
 def _in_short(record: RunRecord) -> Iterator[str]:
     yield _short(record)
-    ledger = Ledger(list(record.ledger))
-    yield f"Of each client the server could read: {what_the_server_reads(ledger)}."
+    read = what_the_server_reads(Ledger(list(record.ledger)), record.metrics)
+    yield f"Of each client the server could read: {read}."
     if record.config.privacy.private:
         yield epsilon_said(record.config, RunFolder(record.path).history() or History())
 
@@ -105,8 +119,9 @@ def _short(record: RunRecord) -> str:
     last, best, rounds = record.metrics[-1], record.best, record.config.run.rounds
     found = f"{heading(last.metric)} {_score(last)} after {last.round:,} of {rounds:,} rounds"
     if best and best.round != last.round:
-        found += f"; the best was {_score(best)}, in round {best.round:,}"
-    return f"{found}. {len(clients(record)):,} clients."
+        found += f"; the best was {shown(best.metric, best.compared)}, in round {best.round:,}"
+    of = clients_said(record)
+    return f"{found}. {of[:1].upper()}{of[1:]}."
 
 
 def _score(of: RoundMetrics) -> str:
@@ -153,9 +168,8 @@ def _curves(record: RunRecord) -> PageSection:
 
 
 def _who_took_part(record: RunRecord) -> PageSection:
-    sent, drawn = Ledger(list(record.ledger)).upload_bytes(), times_selected(record)
-    seen = {(entry.sender, entry.round) for entry in record.ledger if entry.round}
-    rounds = Counter(sender for sender, _ in seen)
+    sent, rounds = Ledger(list(record.ledger)).upload_bytes(), rounds_counted(record)
+    drawn = times_selected(record) if record.config.selection.selects else Counter[str]()
     incidents = read_rows(record.path / INCIDENTS, Incident)
     told = Counter(incident.client or incident.name for incident in incidents)
     last, rows = record.metrics[-1], []
@@ -163,7 +177,14 @@ def _who_took_part(record: RunRecord) -> PageSection:
         score = shown(last.metric, last.clients[name].score) if name in last.clients else "-"
         times, mib = f"{drawn[name]:,}" if drawn else "-", sent.get(name, 0) / MEBIBYTE
         rows.append((name, f"{rounds[name]:,}", times, f"{told[name]:,}", f"{mib:,.2f}", score))
-    columns = "Client", "Rounds with it", "Drawn", "Incidents", "MiB sent", heading(last.metric)
+    columns = (
+        "Client",
+        "Rounds it counted in",
+        "Drawn",
+        "Incidents",
+        "MiB sent",
+        heading(last.metric),
+    )
     told_of = [at for at, cells in enumerate(zip(*rows, strict=True)) if set(cells) != {"-"}]
     known = [[row[at] for at in told_of] for row in rows]
     table = PageTable("Clients", [columns[at] for at in told_of], known)
@@ -175,14 +196,16 @@ def _who_could_read(record: RunRecord) -> PageSection:
     found = views(record.ledger)
     shown_of = [view for view in found if view.party in {SERVER, AUTHORITY}]
     members = [view for view in found if view.party in set(clients(record))]
-    parties = [(view.party, view) for view in shown_of] + [
-        ("a client", view) for view in members[:1]
-    ]
+    n_officers = record.config.exchange.officers
+    several = f"each of {n_officers} officers, of whom the authority is one"
+    opener, tells = (several, TO_AN_OFFICER) if n_officers > 1 else (AUTHORITY, {})
+    parties = [(opener if view.party == AUTHORITY else view.party, view) for view in shown_of]
     rows = []
-    for party, view in parties:
+    for party, view in [*parties, *(("a client", view) for view in members[:1])]:
         by_shows: dict[str, set[str]] = {}
         for field in view.fields:
-            by_shows.setdefault(field.shows, set()).add(str(field.kind))
+            what = tells.get(field.shows, field.shows) if party == opener else field.shows
+            by_shows.setdefault(what, set()).add(str(field.kind))
         rows += [(party, what, ", ".join(sorted(kinds))) for what, kinds in by_shows.items()]
     return PageSection(
         "Who could read what",
@@ -282,9 +305,9 @@ def _results(records: Mapping[str, RunRecord]) -> PageTable:
                 f"{_score(record.best)} ({record.best.round:,})" if record.best else "-",
                 f"{last.loss:.3g}",
                 f"{last.round:,}",
-                f"{max(sent.values(), default=0) / MEBIBYTE:,.2f}",
+                "-" if record.unlisted else f"{max(sent.values(), default=0) / MEBIBYTE:,.2f}",
                 f"{sum(m.seconds for m in record.metrics):,.0f}",
-                what_the_server_reads(ledger),
+                what_the_server_reads(ledger, record.metrics),
             )
         )
     columns = (

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,6 +155,11 @@ class RunRecord:
         return best_of(self.metrics)
 
     @property
+    def unlisted(self) -> str:
+        """Reason why nobody can tell who sent what; empty where the ledger does."""
+        return unlisted(self.ledger, self.metrics)
+
+    @property
     def passed(self) -> tuple[RoundParticipants, ...]:
         """Rounds in which no contribution counted: the model stayed as it was."""
         return tuple(each for each in self.participants if not each.counted)
@@ -163,6 +168,18 @@ class RunRecord:
     def all_passed(self) -> bool:
         """True where the run has rounds, and no contribution counted in any."""
         return 0 < len(self.metrics) == len(self.passed)
+
+
+def unlisted(ledger: Iterable[Entry], metrics: Iterable[RoundMetrics]) -> str:
+    """Return the reason why a ledger does not tell who sent what; empty where it does.
+
+    A folder may have lost its ledger, or lines of it: what is not there was not "nothing".
+    """
+    listed = {entry.round for entry in ledger}
+    gone = [of.round for of in metrics if of.upload_bytes and of.round not in listed]
+    if not gone:
+        return ""
+    return f"not known: the ledger lacks round {gone[0]:,}" if listed else "not known: no ledger"
 
 
 def read_run(path: Path) -> RunRecord:

@@ -66,18 +66,19 @@ class RunStatus:
     """Round of the best score, whose model the folder has; None where none has a score."""
     best_score: float | None
     """Score of that round."""
-    clients: tuple[str, ...]
-    """Clients that were in the last round to its end."""
+    clients: tuple[str, ...] | None
+    """Clients that were in the last round to its end; None where the folder's ledger lacks it."""
     missing: Mapping[str, str]
     """Clients that the last round, or one that failed after it, has gone on without, and why."""
     uncounted: Mapping[str, str]
     """Clients that were in the last round, and whose contributions did not count, and why."""
     passed: int
     """Rounds in which no contribution counted: the model stayed as it was."""
-    openings: int
-    """Totals, and lists of scores, that the authority or officers have opened for this run."""
-    openings_to_come: int
-    """Those that the rounds left will ask for, if each is as the last one."""
+    openings: int | None
+    """Totals, and lists of scores, that the authority or officers have opened for this run; None
+    where the ledger lacks the last round."""
+    openings_to_come: int | None
+    """Those that the rounds left will ask for, if each is as the last one; None as before."""
     officers: int
     """Officers who open them, the authority counted; 1 where it does so alone."""
     officers_needed: int
@@ -95,6 +96,7 @@ def status_of(path: Path) -> RunStatus:
     best = best_of(metrics)
     n_done, over_processes = len(metrics), folder.is_over_processes()
     senders, n_opened, n_opened_last = _messages(path, n_done)
+    listed = bool(senders) or last is None or not last.upload_bytes
     rows = read_rows(path / SELECTIONS, RoundParticipants)
     present = {name for row in rows if row.round == n_done for name in row.present}
     told, away = dict[str, str](), set[str]()
@@ -105,7 +107,7 @@ def status_of(path: Path) -> RunStatus:
             if name not in present or not _stayed(incident):
                 away.add(name)
     missing = {name: why for name, why in told.items() if name in away}
-    if n_done and not config.selection.selects:  # a round asks all that are named
+    if n_done and listed and not config.selection.selects:  # a round asks all that are named
         there = {*senders, *present, *told}
         missing |= {name: NOT_THERE for name in config.data.names or () if name not in there}
     state: State = "running" if at_work else "complete" if is_finished(path) else "stopped"
@@ -124,12 +126,12 @@ def status_of(path: Path) -> RunStatus:
         over_all=last.pooling if last else None,
         best_round=best.round if best else None,
         best_score=best.compared if best else None,
-        clients=tuple(name for name in senders if name not in told),
+        clients=tuple(name for name in senders if name not in told) if listed else None,
         missing=missing,
         uncounted={name: why for name, why in told.items() if name not in away},
         passed=sum(not row.counted for row in rows),
-        openings=n_opened,
-        openings_to_come=n_opened_last * (rounds - n_done),
+        openings=n_opened if listed else None,
+        openings_to_come=n_opened_last * (rounds - n_done) if listed else None,
         officers=config.exchange.officers,
         officers_needed=config.exchange.needed,
     )

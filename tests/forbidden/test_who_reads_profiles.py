@@ -222,7 +222,7 @@ def test_the_table_says_what_the_server_read(observed, name):
     """Of the update in every mode, and of profiles: all, or scores only."""
     result = observed(name)[2]
     assert (
-        what_the_server_reads(result.ledger)
+        what_the_server_reads(result.ledger, result.metrics)
         == {
             "none": "parameters, profiles, statistics",
             "profiles": "parameters, statistics; only scores of profiles",

@@ -102,6 +102,14 @@ def test_verdicts_are_data_and_progress_is_for_people(audited, tmp_path):
     assert sorted(contents(tmp_path)) == ["report.html", "report.json"]
 
 
+def test_verdicts_are_for_programs_too(audited, tmp_path):
+    found = json.loads(invoke(tmp_path, "--json").stdout)
+    section = FINDINGS.sections[0]
+    assert found["verdicts"][section.key]["verdict"] == section.said
+    assert found["verdicts"].keys() == {of.key for of in FINDINGS.sections}
+    assert found["numbers"] == str(tmp_path / "audit.json")
+
+
 def test_quick_is_what_nobody_asked_for(audited, tmp_path):
     """--full is another effort; a report lies in the run's folder where no other is named."""
     for options in ([], ["--quick"], ["--full"], ["--seed", "9"]):

@@ -2,6 +2,7 @@
 
 import json
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -49,6 +50,46 @@ def test_runs(made):
     assert row["adapted"] is None
 
 
+WITHOUT = {
+    **dict.fromkeys(("card", "completion", "export", "report", "schema"), "writes its result"),
+    **dict.fromkeys(("nvflare export", "keys export", "keys init"), "writes files"),
+    **dict.fromkeys(("keys officers card", "keys officers set"), "writes files"),
+    **dict.fromkeys(("keys join request", "keys join approve"), "writes files"),
+    **dict.fromkeys(("keys renew request", "keys renew approve"), "writes files"),
+    **dict.fromkeys(("keys revoke", "keys rotate"), "writes files"),
+    **dict.fromkeys(("authority serve", "officer serve", "server serve"), "goes on, and logs"),
+    **dict.fromkeys(("site join", "track", "watch"), "goes on, and logs"),
+    "demo": "for people; its runs' folders have all of it",
+}
+"""Commands that have no --json, and why."""
+
+
+def commands(of, path=()):
+    """Yield the names and options of all commands below one."""
+    if not isinstance(of, click.Group):
+        yield " ".join(path), {param.name for param in of.params}
+        return
+    for name in of.list_commands(None):
+        yield from commands(of.get_command(None, name), (*path, name))
+
+
+def test_each_command_has_it_or_a_reason():
+    without = {name for name, options in commands(main) if "as_json" not in options}
+    assert without == WITHOUT.keys()
+
+
+def test_a_run_says_what_it_printed(made):
+    out, sealed = made / "said", ("--rounds", 2, "--model", "mlp", "--algorithm", "fedavg")
+    said = found_by("run", *sealed, "--out", out)
+    assert (said["folder"], said["report"]) == (str(out), str(out / "report.html"))
+    assert (out / "report.html").is_file()
+    assert {k: said[k] for k in ("last", "best")} == {
+        k: found_by("compare", out)[0][k] for k in ("last", "best")
+    }
+    assert said["openings"] == found_by("status", out)["openings"] > 0
+    assert (said["passed"], said["epsilon"], said["stopped"]) == (0, None, "")
+
+
 def test_privacy(made):
     spent = found_by("privacy", "show", made / "noisy")
     assert spent["epsilon"] > 0
@@ -69,5 +110,18 @@ def test_keys_data_and_recipes(made):
         file["path"].rpartition("/")[2] for file in shown["files"]
     }
     assert shown["certificates"][0]["dates"]
+    policy = found_by("keys", "policy", made / "keys")
+    assert policy["consortium"] == "Nord"
+    assert policy["rules"][0].keys() == {"names", "precision_bits"}
+    sound = found_by("keys", "verify", made / "keys")
+    assert (sound["consortium"], sound["problems"]) == ("Nord", [])
+    assert sound["can"]
+    wrong = CliRunner().invoke(
+        main, ["keys", "verify", str(made / "keys"), "--ca", "ab" * 32, "--json"]
+    )
+    assert (wrong.exit_code, json.loads(wrong.stdout)["can"]) == (1, [])
+    leaving = found_by("site", "review")
+    assert {"1/mean", "update/parameters"} <= {of["name"] for of in leaving["outgoing"]}
+    assert (leaving["epsilon"], leaving["asks_size"]) == (None, False)
     assert any(of["name"] == "digits" for of in found_by("data", "list"))
     assert "fedtan-table3" in found_by("reproduce", "--list")

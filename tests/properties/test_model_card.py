@@ -1,5 +1,6 @@
 """The model card: front matter of hubs, counts and scores of the run, and no site's name."""
 
+import json
 import re
 import shutil
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
+from markdown_it import MarkdownIt  # a part of rich
 from torch import nn
 
 import securefl
@@ -46,14 +48,29 @@ def test_a_hub_reads_its_front_matter(run):
 def test_data_are_counts_and_no_site_is_named(run):
     result, folder = run
     page = model_card(folder)
-    assert "3 clients" in page
+    assert "\n3 clients, simulated: whoever ran it had the data of all.\n" in page
     assert "90 samples to train, 30 to 30 a client; 30 to test" in page
-    assert not any(name in page or name.replace("|", "\\|") in page for name in SITES)
+    assert not any(name in page or name.replace("|", "&#124;") in page for name in SITES)
     assert "| 2 (last) |" in page
     scores = [of.score for of in result.clients.values()]
     assert f"{100 * min(scores):.1f} % to {100 * max(scores):.1f} %" in page
     assert "ε is infinite" in page
     assert "was not audited" in page
+
+
+def test_data_stay_at_sites_alone(run, tmp_path):
+    """It is said of a federation's folder, and neither of a simulation nor of pooled data."""
+    folder = shutil.copytree(run[1], tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    config["algorithm"] = {"name": "centralised"}
+    (folder / "server.json").write_text("{}")
+    assert "\n3 clients, each with data of its own that did not leave it.\n" in model_card(folder)
+    (folder / "server.json").unlink()
+    config["exchange"]["encrypt"] = "none"
+    (folder / "config.json").write_text(json.dumps(config))
+    page = model_card(folder)
+    assert "\nAll data were pooled: one party trained on them.\n" in page
+    assert "federated learning, with" not in page
 
 
 def test_it_has_the_verdicts_of_an_audit(run, tmp_path):
@@ -62,10 +79,49 @@ def test_it_has_the_verdicts_of_an_audit(run, tmp_path):
     (audited / "audit.json").write_text(
         '{"chapters": {"a": {"title": "Who | reads", "verdict": "leaks", "words": "All."}}}'
     )
-    assert "| Who \\| reads | leaks | All. |" in model_card(audited)
+    assert "| Who &#124; reads | leaks | All. |" in model_card(audited)
     (audited / "audit.json").write_text('{"chapters": []}')
     with pytest.raises(RunFolderError, match="no findings of an audit"):
         model_card(audited)
+
+
+ATTACKS = (
+    "![p](http://evil.example/p.png)",
+    '<img src="http://evil.example" onerror="alert(1)">',
+    "</td><script>alert(1)</script>",
+    "`` ` `<b>x</b> [a](javascript:alert(1)) &lt;i&gt; http://evil.example",
+)
+
+
+def test_a_folder_from_elsewhere_puts_nothing_live_on_the_page(run, tmp_path):
+    """Each file's texts are text: no picture, link, HTML or code span, by a reader of Markdown."""
+    folder = shutil.copytree(run[1], tmp_path / "run")
+
+    def change(name, with_it):
+        of = json.loads((folder / name).read_text())
+        with_it(of)
+        (folder / name).write_text(json.dumps(of))
+
+    bad = " ".join(ATTACKS)
+    change("environment.json", lambda of: of["sessions"][0].update(began=bad, torch=bad))
+    change("task.json", lambda of: (of["test"].update(x=bad, y=bad), of["model"].update(name=bad)))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    for i, line in enumerate(lines):
+        lines[i] = json.dumps(json.loads(line) | {"at": bad, "metric": bad})
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    named = f"{SITES[0]}, {SITES[1]} and the Charités. {bad}"
+    said = {"title": bad, "verdict": bad, "words": named}
+    (folder / "audit.json").write_text(json.dumps({"chapters": {"a": said}}))
+    page = model_card(folder)
+    assert yaml.safe_load(page.split("---\n")[1])["metrics"] == [bad]
+    reader = MarkdownIt("commonmark", {"html": True}).enable("table")
+    flat = [t for block in reader.parse(page) for t in (block, *(block.children or ()))]
+    assert not {t.type for t in flat} & {"image", "link_open", "html_inline", "html_block"}
+    assert not [t for t in flat if t.type == "code_inline" and "securefl" not in t.content]
+    text = " ".join(t.content for t in flat if t.type == "text")
+    assert text.count("<img src=") == 10
+    assert "a client, a client and the Charités." in text
+    assert not any(re.search(rf"{re.escape(name)}\b", text) for name in SITES)
 
 
 def test_the_command_prints_or_writes_it(run, tmp_path):

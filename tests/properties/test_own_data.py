@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from functools import partial
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -420,6 +421,8 @@ def test_a_result_reads_in_ten_lines():
 def test_the_api_can_be_listed():
     """`dir(securefl)` has every name that the package gives, and no module that it loaded."""
     assert {name for name in dir(securefl) if name[0] != "_"} == set(securefl.__all__)
+    assert securefl.__version__ == version("securefl")
+    assert "__version__" in dir(securefl)
 
 
 @pytest.mark.usefixtures("quick")
@@ -655,6 +658,10 @@ def test_another_task_than_the_runs_is_refused_by_the_part_that_differs(own_run,
     securefl.load_trained(folder, Task(Net(), hospitals(), (X, LABELS)))
     with pytest.raises(ConfigError, match=r"by the model: Net, .*, sha256 "):
         securefl.audit_run(folder, task=Task(Net(), hospitals(), (X, LABELS)))
+    with pytest.raises(
+        ConfigError, match=r"effort = 'quick': must be QUICK or FULL of securefl\.a"
+    ):
+        securefl.audit_run(folder, "quick", task=task)
     (half / "checkpoint.safetensors").unlink()
     (half / "task.json").write_text("{}")
     with pytest.raises(RunFolderError, match=r"task\.json: damaged"):

@@ -217,7 +217,11 @@ def typist(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(choice, "_ALLOWED", set())
-    monkeypatch.setattr(finish, "pictures", lambda _record: {finish.TRAFFIC: b""})
+    monkeypatch.setattr(
+        finish,
+        "pictures",
+        lambda _record: dict.fromkeys(("accuracy.png", "score.png", "traffic.png"), b""),
+    )
     before = set(sys.modules)
     with cheap():
         yield Typist()

@@ -145,6 +145,9 @@ def test_officers_are_not_taken_for_an_authority(tmp_path):
     said = invoke("profiles", tmp_path / "run").stdout
     assert f"{NOTHING} No officer could read a score or a profile. " in said
     assert said.endswith("Scores opened by officers: 2.\n")
+    (tmp_path / "run" / "ledger.jsonl").unlink()
+    said = invoke("profiles", tmp_path / "run").stdout
+    assert said.endswith("\nWho could read what is not known: no ledger.\n")
     assert "uthority" not in said
     _, officers, *_ = who_read_what([*ledger, message("profile", "a", AUTHORITY, "ciphertext")], 3)
     assert officers == "The officers could read profile and profile/score."

@@ -29,7 +29,7 @@ PROFILES = ["selection.name=fedprof", "selection.alpha=1.0"]
         ),
         (
             ["exchange.officers=3"],
-            "1 officers with the server read nothing more, and 1 may be away.",
+            "1 officer with the server reads nothing more, and 1 may be away.",
         ),
         (["exchange.officers=5", "exchange.threshold=4"], "Server and 4 officers together could"),
     ],

@@ -1,5 +1,7 @@
 """The report of a run: its numbers as the folder has them, in one file that asks for nothing."""
 
+import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -10,12 +12,16 @@ from click.testing import CliRunner
 
 import securefl
 from securefl.errors import RunFolderError
+from securefl.export.card import model_card
 from securefl.federation.ledger import Entry
+from securefl.report.census import clients, rounds_counted
 from securefl.report.run_page import comparison_page, run_page
-from securefl.runs.folder_reader import REPORT, ClientScore, read_run
+from securefl.runs.folder_reader import LEDGER, REPORT, ClientScore, read_run
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Kind
 from securefl_cli.compare import compare
 from securefl_cli.report import report
+from securefl_cli.status import status
 
 RUNS = {
     "sealed": ("algorithm.name=fedtan", "run.name=sealed"),
@@ -67,6 +73,74 @@ def test_it_says_what_the_folder_has(folders, name):
     assert sum(sum(of.phases.values()) for of in record.metrics) == pytest.approx(seconds, rel=0.2)
 
 
+def test_a_best_round_before_the_last_is_one_sentence(folders):
+    """Of a score over all samples, which is said once."""
+    record = read_run(folders["own models"])
+    first, last = record.metrics
+    better = replace(first, score=0.99, pooled=replace(last.pooled, value=0.99))
+    said = text_of(run_page(replace(record, metrics=(better, last))))
+    value = f"{100 * last.pooled.value:.1f} %"
+    assert f"Accuracy over all samples {value} after 2 of 2 rounds; the best was 99.0 %, in" in said
+
+
+def test_one_of_several_officers_is_told_no_total(folders):
+    record = read_run(folders["sealed"])
+    exchange = record.config.exchange.model_copy(update={"officers": 3})
+    config = record.config.model_copy(update={"exchange": exchange})
+    said = text_of(run_page(replace(record, config=config)))
+    who = "each of 3 officers, of whom the authority is one"
+    assert f"{who} keys of its own from each client" in said
+    assert f"{who} no value: it answers with a sum of keys gradients, parameters" in said
+    assert "authority totals over clients" not in said
+    assert "authority totals over clients" in text_of(run_page(record))
+    assert "1 officer with the server reads nothing more" in said
+
+
+def test_a_round_that_passed_is_counted_for_nobody(folders):
+    """Its clients have sent, and stand in selections.jsonl, as all of a run that draws nobody."""
+    record = read_run(folders["own models"])
+    assert rounds_counted(record) == dict.fromkeys(clients(record), 2)
+    names = clients(record)
+    passed = RoundParticipants(2, dict.fromkeys(names, 1), names, uncounted=names)
+    less = replace(record, participants=(passed,))
+    assert rounds_counted(less) == dict.fromkeys(names, 1)
+    one_away = replace(passed, uncounted=names[:1])
+    assert rounds_counted(replace(record, participants=(one_away,)))[names[0]] == 1
+    said = text_of(run_page(less))
+    assert "Client Rounds it counted in Incidents MiB sent Accuracy client-1 1 0" in said
+
+
+@pytest.mark.parametrize("lost", ["gone", "a pipe", "its first round"])
+def test_a_lost_ledger_is_no_all_clear(folders, tmp_path, lost):
+    """Of a run in the clear: no reader says "nothing", "nobody" or a number of what it lacks."""
+    run = shutil.copytree(folders["own models"], tmp_path / "run")
+    ledger, lines = run / LEDGER, (run / LEDGER).read_text().splitlines(keepends=True)
+    ledger.unlink()
+    if lost == "a pipe":
+        os.mkfifo(ledger)
+    elif lost == "its first round":
+        ledger.write_text("".join(line for line in lines if '"round": 1,' not in line))
+    why = "not known: " + ("the ledger lacks round 1" if "round" in lost else "no ledger")
+    record = read_run(run)
+    said = text_of(run_page(record))
+    assert f"Of each client the server could read: {why}." in said
+    assert f"Number of clients {why}." in said
+    assert "Rounds it counted in" not in said
+    assert "It reads" not in said
+    assert why in text_of(comparison_page({"a": record}))
+    assert f"number of clients {why}" in model_card(run).lower()
+    table = CliRunner().invoke(compare, [str(run)], catch_exceptions=False).stdout
+    assert "not known" in table
+    assert "nothing" not in table
+    (row,) = json.loads(CliRunner().invoke(compare, [str(run), "--json"]).stdout)
+    assert (row["the_server_could_read"], row["upload_bytes"]) == (why, None)
+    if lost != "its first round":
+        found = CliRunner().invoke(status, [str(run)]).stdout
+        assert "not known, as the ledger lacks the last round" in found
+        state = json.loads(CliRunner().invoke(status, [str(run), "--json"]).stdout)
+        assert (state["clients"], state["openings"], state["missing"]) == (None, None, {})
+
+
 def test_it_asks_for_nothing(folders):
     for page in (run_page(read_run(folder)) for folder in folders.values()):
         assert "default-src 'none'" in page
@@ -114,6 +188,8 @@ def test_many_rounds_and_clients_make_no_large_page(folders, tmp_path):
 
 def test_the_commands_write_it(folders, tmp_path):
     run = shutil.copytree(folders["sealed"], tmp_path / "run")
+    left = (run / REPORT).read_text()  # by securefl.run
+    assert left.replace(str(folders["sealed"]), str(run)) == run_page(read_run(run))
     found = CliRunner().invoke(report, [str(run)], catch_exceptions=False)
     assert found.output == f"Report: {run / REPORT}\n"
     assert (run / REPORT).read_text() == run_page(read_run(run))

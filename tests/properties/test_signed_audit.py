@@ -169,6 +169,10 @@ def test_a_report_that_nobody_signed_is_refused(report, consortium):
     plain = invoke(report, "--verify")
     assert plain.exit_code == 0, plain.output
     assert "No signature was checked" in plain.output
+    found = json.loads(invoke(report, "--verify", "--json").stdout)
+    assert (found["signatures_checked"], found["problems"]) == (False, [])
+    (problem,) = json.loads(invoke(report, *bundle, "--json").stdout)["problems"]
+    assert problem.endswith("not signed; no signature lies beside it")
     assert "goes with --keys" in invoke(report, "--sign", consortium.root / CLIENTS[0]).output
     (report / "metrics.jsonl").write_text("{}")
     words = report.parent / "words"
@@ -197,6 +201,11 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
     for name in (first, second):
         assert f"  {name} (client), by its own clock on 2" in checked.output
     version = load_roster(consortium.bundle("client")).file.version
+    found = json.loads(invoke(report, *bundle, "--json").stdout)
+    assert {of["name"]: of["role"] for of in found["signed_by"]} == dict.fromkeys(
+        (first, second), "client"
+    )
+    assert (found["problems"], found["roster_version"]) == ([], version)
     assert f"Checked by roster version {version} of Nord" in checked.output
     assert "ask for the newest bundle" in checked.output
     assert "is signed (audit." in invoke(report, *keys).output  # and not written over
@@ -205,6 +214,13 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
     revoke(consortium.keys, first)
     revoked = invoke(report, *keys, "--verify")
     assert revoked.exit_code != 0
+    found = invoke(report, *keys, "--verify", "--json")
+    (problem,) = json.loads(found.stdout)["problems"]
+    assert (found.exit_code, [of["name"] for of in json.loads(found.stdout)["signed_by"]]) == (
+        1,
+        [second],
+    )
+    assert "was revoked" in problem
     assert "was revoked" in revoked.output
     assert f"Signatures that hold:\n  {second} (client)" in revoked.output
     assert invoke(report, *bundle).exit_code == 0  # an older bundle says which one it is
@@ -333,15 +349,16 @@ def test_two_models_that_a_server_has_signed_are_proof_for_anybody_with_the_bund
     """Of one server of the consortium; nothing else is."""
     file = tmp_path / "JOB.contradiction.json"
 
-    def checked(content):
+    def checked(content, *more):
         file.write_bytes(content)
-        return CliRunner().invoke(
-            main, ["keys", "contradiction", str(file), "--keys", str(consortium.bundle("client"))]
-        )
+        bundle = ("--keys", str(consortium.bundle("client")))
+        return CliRunner().invoke(main, ["keys", "contradiction", str(file), *bundle, *more])
 
     proof = checked(contradicting(consortium))
     assert proof.exit_code == 0, proof.output
     assert f"{SERVER}, server of Nord, has signed what cannot both be true" in proof.output
+    found = json.loads(checked(contradicting(consortium), "--json").stdout)
+    assert found == {"server": SERVER, "consortium": "Nord", "job": found["job"], "rounds": [1, 1]}
     for content, why in (
         (contradicting(consortium, lies=False), "may both be true"),
         (contradicting(consortium, CLIENTS[2]), "not for server as needed"),
