@@ -147,7 +147,7 @@ def seen(tmp_path_factory):
     (folder / "new_choices/shades.py").write_text(DATA)
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (folder / "mine.py").write_text(next(text for kind, text in blocks if kind == "python"))
-    package = tomllib.loads(next(text for _, text in blocks if "# pyproject.toml" in text))
+    package = tomllib.loads(next(text for _, text in blocks if "/pyproject.toml\n" in text))
     installed = folder / "mine-1.0.dist-info"  # as pip writes it
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
