@@ -136,8 +136,9 @@ def audit(  # noqa: PLR0913  (a command has its options)
         findings = audit_run(run_folder, effort, task=own_task, seed=seed, on_step=on_step, by=by)
     click.echo(in_terminal(findings))
     numbers = page.with_suffix(".json")
-    for path, content in {numbers: findings.to_json(), page: html_page(findings).encode()}.items():
-        _write(path, content)
+    html = html_page(findings).encode()
+    _write(numbers, findings.to_json(html))
+    _write(page, html)
     click.echo(f"Report: {page}\nNumbers: {numbers}")
 
 

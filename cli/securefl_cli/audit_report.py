@@ -118,7 +118,7 @@ def _read(page: Path) -> dict[str, bytes]:
 
 
 def _changed(folder: Path, page: Path, files: Mapping[str, bytes]) -> str:
-    """Return in words each file of a run that is not as its report says; empty where all are.
+    """Return in words each file of a run, or page, not as the report's findings say; or nothing.
 
     Raises:
         RunFolderError: a file cannot be read.
@@ -127,11 +127,12 @@ def _changed(folder: Path, page: Path, files: Mapping[str, bytes]) -> str:
     from securefl.io.text import printable
 
     numbers = files[page.with_suffix(".json").name]
-    return printable("; ".join(differences(folder, numbers, page_in(page, folder))))
+    found = differences(folder, numbers, page_in(page, folder), files[page.name])
+    return printable("; ".join(found))
 
 
 def compare(folder: Path, page: Path, *, why: str) -> None:
-    """Check each file of a run against a report's findings, of which nobody's signature is checked.
+    """Check a report's page and each file of its run against its findings, without a signature.
 
     `why` says so. Raises:
         RunFolderError: a file is missing, or cannot be read.
@@ -142,7 +143,7 @@ def compare(folder: Path, page: Path, *, why: str) -> None:
         raise click.ClickException(
             f"{why}\n{folder}: not as {numbers} says: {changed}\n{IF_IT_DIFFERS}"
         )
-    click.echo(f"{why}\nEach file of {folder} is as {numbers} says.")
+    click.echo(f"{why}\n{page} and each file of {folder} are as {numbers} says.")
 
 
 def sign(

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from securefl.audit.findings import MAX_BYTES, PAGE, is_of_report
+from securefl.crypto.artefact import digest
 from securefl.data.samples import ClientData, samples
 from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.ledger import AUTHORITY, SERVER, utc_now
@@ -327,10 +328,13 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def differences(folder: Path, findings: bytes, page: str | None = PAGE) -> list[str]:
+def differences(
+    folder: Path, findings: bytes, page: str | None = PAGE, html: bytes | None = None
+) -> list[str]:
     """Return in words each file of a run that is not as it was when these findings were made.
 
-    `page` names the report's page in the folder; None where it lies elsewhere.
+    `page` names the report's page in the folder; None where it lies elsewhere. `html` is that
+    page, which the findings have the digest of; None where it is not asked about.
 
     Raises:
         RunFolderError: the findings name no files, or a file cannot be read.
@@ -340,7 +344,9 @@ def differences(folder: Path, findings: bytes, page: str | None = PAGE) -> list[
     if not isinstance(files, dict) or not files:
         raise RunFolderError("the findings name no files of the run: audit it anew")
     now = dict(digests(folder, page))
+    changed = html is not None and found.get("page") != digest(html)
     return [
+        *(["the report's page: not the one that was written with these findings"] * changed),
         *(f"{name}: missing" for name in files.keys() - now.keys()),
         *(f"{name}: changed" for name in files.keys() & now.keys() if files[name] != now[name]),
         *(f"{name}: was not there" for name in now.keys() - files.keys()),

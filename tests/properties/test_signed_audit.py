@@ -165,14 +165,27 @@ def test_a_report_that_nobody_signed_is_refused(report, consortium):
     unsigned = invoke(report, *bundle)
     assert unsigned.exit_code != 0
     assert "not signed; no signature lies beside it" in unsigned.output
-    assert f"Each file of {report} is as {report / 'audit.json'} says." in unsigned.output
+    whole = (
+        f"{report / 'audit.html'} and each file of {report} are as {report / 'audit.json'} says."
+    )
+    assert whole in unsigned.output
     plain = invoke(report, "--verify")
     assert plain.exit_code == 0, plain.output
     assert "No signature was checked" in plain.output
     assert "goes with --keys" in invoke(report, "--sign", consortium.root / CLIENTS[0]).output
-    (report / "metrics.jsonl").write_text("{}")
     words = report.parent / "words"
-    for options in (("--verify",), bundle, signing(consortium, words, CLIENTS[0])):
+    ways = (("--verify",), bundle, signing(consortium, words, CLIENTS[0]))
+    page = report / "audit.html"
+    honest = page.read_bytes()
+    assert b">Weak<" in honest
+    page.write_bytes(honest.replace(b">Weak<", b">Holds<"))
+    for options in ways:
+        failed = invoke(report, *options)
+        assert failed.exit_code != 0
+        assert "page: not the one that was written with these findings" in failed.output
+    page.write_bytes(honest)
+    (report / "metrics.jsonl").write_text("{}")
+    for options in ways:
         failed = invoke(report, *options)
         assert failed.exit_code != 0
         assert "metrics.jsonl: changed" in failed.output
