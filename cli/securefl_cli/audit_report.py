@@ -33,15 +33,15 @@ def auditor(keys: Path | None, log: Path | None, page: str | None) -> Auditor:
 
     if keys is None:
         return Auditor(openings=log, page=page)
-    roster, card = load_roster(keys), _card_key(keys)
+    roster, policy, card = load_roster(keys), load_policy(keys), _card_key(keys)
     files = ConsortiumFiles(
         roster.ca.name,
         roster.file.version,
-        load_policy(keys).version,
+        policy.version,
         digest(text_of(keys / layout.POLICY).encode()),
     )
     known = (card.key_id, card.epoch) if card else ("", 0)
-    return Auditor([*_parties(keys, roster)], *known, log, page, files)
+    return Auditor([*_parties(keys, roster)], *known, log, page, files, policy.policy())
 
 
 def _parties(keys: Path, roster: VerifiedRoster) -> Iterator[Party]:
