@@ -37,7 +37,7 @@ def _points(
     yield "Necessity and proportionality (7 b)", YOURS
     yield from _risks(run, of, sections)
     yield "Measures (7 d)", " ".join(_measures(run.config, run.ledger))
-    yield "Retention", f"The table Retention, below. {YOURS}: each date"
+    yield "Retention", f"The table Retention, below, the same for each run. {YOURS}: each date"
     yield "Transfers to third countries (Art. 44)", YOURS
     yield "Information, and objection (Art. 13, 14, 21): how persons learn of this", YOURS
     yield (
