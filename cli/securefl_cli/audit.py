@@ -64,7 +64,8 @@ from securefl_cli.progress import steps_bar
 @click.option(
     "--verify",
     is_flag=True,
-    help="Audit nothing, and say whether each file of the run is as the report says; with --keys, "
+    help="Audit nothing, and say whether the report's page and each file of the run are as its "
+    "numbers say; with --keys, "
     "whether report and files are as they were signed, and by which members.",
 )
 def audit(  # noqa: PLR0913  (a command has its options)
