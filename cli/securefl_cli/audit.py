@@ -65,8 +65,8 @@ from securefl_cli.progress import steps_bar
     "--verify",
     is_flag=True,
     help="Audit nothing, and say whether the report's page and each file of the run are as its "
-    "numbers say; with --keys, "
-    "whether report and files are as they were signed, and by which members.",
+    "numbers say; with --keys, whether report and files are as they were signed, and by which "
+    "members.",
 )
 def audit(  # noqa: PLR0913  (a command has its options)
     *,
@@ -138,8 +138,8 @@ def audit(  # noqa: PLR0913  (a command has its options)
     click.echo(in_terminal(findings))
     numbers = page.with_suffix(".json")
     html = html_page(findings).encode()
-    _write(numbers, findings.to_json(html))
-    _write(page, html)
+    for path, content in {numbers: findings.to_json(html), page: html}.items():
+        _write(path, content)
     click.echo(f"Report: {page}\nNumbers: {numbers}")
 
 
