@@ -151,13 +151,16 @@ def sign(
 ) -> tuple[Path, bytes]:
     """Sign a report that is there, of a run that is as it says; return the signature and its place.
 
+    Its verdicts, by the numbers and not by the page, are said on stderr.
+
     Raises:
         KeyFileError: the identity is of no member, or `keys` is no consortium's folder.
         RunFolderError: there is no report, or a file cannot be read.
         ClickException: a file of the run is another than when it was audited.
     """
-    from securefl.audit.findings import signature_of
+    from securefl.audit.findings import signature_of, verdicts_in
     from securefl.errors import UnknownClient
+    from securefl.io.text import printable
     from securefl_keys.identity import load_identity
     from securefl_keys.roster import load_roster
     from securefl_keys.signed_report import SignedReport, own_certificate
@@ -176,6 +179,11 @@ def sign(
             f"{error}, by roster version {roster.file.version} in {keys}: where it joined since, "
             "take the newest bundle (securefl keys export --out NEW-FOLDER)"
         ) from error
+    numbers = page.with_suffix(".json")
+    verdicts = "; ".join(
+        f"{title}: {said}" for title, said in verdicts_in(files[numbers.name]).items()
+    )
+    click.echo(printable(f"Signed are the verdicts of {numbers}: {verdicts}"), err=True)
     return signature_of(page, holder.name), SignedReport.signing(identity, files).encode()
 
 

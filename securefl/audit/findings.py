@@ -137,6 +137,19 @@ def verdict_said(section: Mapping[str, Any]) -> str:
     return _said(section["verdict"], attacked=section.get("attacked", True))
 
 
+def verdicts_in(findings: bytes) -> dict[str, str]:
+    """Return the verdicts in a file that `Findings.to_json` has written, by section's title.
+
+    Raises:
+        RunFolderError: it has none.
+    """
+    found = parsed(TypeAdapter(dict[str, Any]), findings, RunFolderError)
+    try:
+        return {str(of["title"]): verdict_said(of) for of in found["chapters"].values()}
+    except (LookupError, TypeError, AttributeError) as error:
+        raise RunFolderError(f"no findings of an audit ({error}): audit the run anew") from error
+
+
 def _said(verdict: str, *, attacked: bool) -> str:
     return CHECKED if verdict == Verdict.HOLDS and not attacked else str(verdict)
 

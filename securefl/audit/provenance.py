@@ -385,7 +385,7 @@ def _by_policy(policy: Policy, openings: Sequence[Opening]) -> str:
 
     Scores of profiles are of one client each, and no totals: of these it has the rule of names.
     """
-    refused = list[str]()
+    by, refused = "; by names and numbers of clients this policy ", list[str]()
     opened = [row for row in openings if not row.refused]
     for row in opened:
         try:
@@ -397,8 +397,8 @@ def _by_policy(policy: Policy, openings: Sequence[Opening]) -> str:
     if not opened:
         return ""
     if not refused:
-        return f"; this policy allows all {len(opened):,} openings of the run"
-    return f"; this policy would refuse {len(refused):,} of {len(opened):,}, first {refused[0]}"
+        return f"{by}allows all {len(opened):,} openings of the run"
+    return f"{by}would refuse {len(refused):,} of {len(opened):,} openings, first {refused[0]}"
 
 
 def _parties(

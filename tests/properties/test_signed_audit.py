@@ -213,6 +213,7 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
     for name in (first, second):
         done = invoke(report, *signing(consortium, tmp_path / "words", name))
         assert done.exit_code == 0, done.output
+        assert "audit.json: Bounds on ε: open; Encryption: holds; " in done.output
     for name in (*content, f"audit.{first}.sig", f"audit.{second}.sig"):
         assert (report / name).stat().st_mode & 0o077 == 0
     (report / f"audit.{first}.sig").rename(report / "audit.sig")  # as an older release called it
@@ -277,13 +278,16 @@ def test_certificates_and_policy_of_the_audit_are_not_taken_for_the_runs(sealed)
     state, said = found(mine.key_id)
     assert state == "valid"
     assert said.startswith("Nord, by --keys as of the audit: roster version 3, policy version 2 (")
-    assert said.endswith(f"is not recorded; this policy allows all {n} openings of the run")
+    assert said.endswith(
+        "is not recorded; by names and numbers of clients this policy allows all "
+        f"{n} openings of the run"
+    )
     state, said = found("ef" * 32, min_contributions=5)
     assert state == BY_NAME
-    assert f"this policy would refuse {n} of {n}, first round 1, " in said
+    assert f"this policy would refuse {n} of {n} openings, first round 1, " in said
     assert ": 3 contributions, at least 5 (" in said
     _, said = found(mine.key_id, rules=(OpeningRule("update/*"),))
-    assert f"this policy would refuse {n - updates(sealed)} of {n}, first" in said
+    assert f"this policy would refuse {n - updates(sealed)} of {n} openings, first" in said
     assert "the policy opens no '" in said
 
 
