@@ -52,20 +52,20 @@ def _points(
 
 FORGOTTEN = (
     "A trained model does not forget it: train anew. Nor does the report: pictures that attacks "
-    "rebuilt are personal data again where they came near; delete report, signatures and copies, "
-    "and audit the new run."
+    "rebuilt of it are personal data again where they came near; delete report, signatures and "
+    "copies, and audit the new run."
 )
 """End of the row on erasure: copies of a record that are not its file."""
 
 
 def _places(of: Provenance) -> str:
     """Return in words where records are, and where one is changed or deleted."""
-    one, all_share = "where its client keeps it", ""
+    keeper, all_share = "its client", ""
     if of.simulated:
-        one = "where the operator of the one process keeps them, who held all clients'"
+        keeper = "the operator of the one process, who held those of all clients"
     if of.shared_test:
-        all_share = " The test set that all share is with whoever scores the model, too."
-    return f"Records are changed or deleted {one}, and with whoever audited.{all_share}"
+        all_share = " One of the test set that all share is with whoever scores the model, too."
+    return f"A record is changed or deleted with {keeper}, and with whoever audited.{all_share}"
 
 
 SIMULATED = "Simulation: one process of one operator played all parties, under names."

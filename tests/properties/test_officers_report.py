@@ -93,7 +93,7 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
         assert any(point in row for row in sealed), point
     assert "one operator held all records" in sealed["Processing (7 a)"]
     erasure = sealed["Access, rectification, erasure (Art. 15 to 17)"]
-    assert erasure.startswith("Records are changed or deleted where the operator of the one proc")
+    assert erasure.startswith("A record is changed or deleted with the operator of the one process")
     assert "test set that all share" in erasure
     assert "Nor does the report" in erasure
     assert "Holds all records" in sealed["Recipient: whoever audits (30 d)"]
