@@ -58,9 +58,10 @@ def made(folder: Path, encrypt: str, effort: AuditEffort, say: Callable[[str], N
     load, begin, began = os.getloadavg()[0], time.perf_counter(), _cpu_s()
     findings = securefl.audit_run(run, effort)
     took = Took(time.perf_counter() - begin, _cpu_s() - began, load)
-    write_atomically(report.with_suffix(".html"), html_page(findings).encode())
+    html = html_page(findings).encode()
+    write_atomically(report.with_suffix(".html"), html)
     write_atomically(report.with_suffix(".took"), json.dumps(asdict(took)).encode())
-    write_atomically(report.with_suffix(".json"), findings.to_json())
+    write_atomically(report.with_suffix(".json"), findings.to_json(html))
 
 
 def _cpu_s() -> float:

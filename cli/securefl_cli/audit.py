@@ -65,8 +65,9 @@ from securefl_cli.progress import steps_bar
 @click.option(
     "--verify",
     is_flag=True,
-    help="Audit nothing, and say whether each file of the run is as the report says; with --keys, "
-    "whether report and files are as they were signed, and by which members.",
+    help="Audit nothing, and say whether the report's page and each file of the run are as its "
+    "numbers say; with --keys, whether report and files are as they were signed, and by which "
+    "members.",
 )
 @json_option
 def audit(  # noqa: PLR0913  (a command has its options)
@@ -139,7 +140,8 @@ def audit(  # noqa: PLR0913  (a command has its options)
     if not as_json:
         click.echo(in_terminal(findings))
     numbers = page.with_suffix(".json")
-    for path, content in {numbers: findings.to_json(), page: html_page(findings).encode()}.items():
+    html = html_page(findings).encode()
+    for path, content in {numbers: findings.to_json(html), page: html}.items():
         _write(path, content)
     if as_json:
         verdicts = {

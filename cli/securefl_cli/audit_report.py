@@ -33,15 +33,15 @@ def auditor(keys: Path | None, log: Path | None, page: str | None) -> Auditor:
 
     if keys is None:
         return Auditor(openings=log, page=page)
-    roster, card = load_roster(keys), _card_key(keys)
+    roster, policy, card = load_roster(keys), load_policy(keys), _card_key(keys)
     files = ConsortiumFiles(
         roster.ca.name,
         roster.file.version,
-        load_policy(keys).version,
+        policy.version,
         digest(text_of(keys / layout.POLICY).encode()),
     )
     known = (card.key_id, card.epoch) if card else ("", 0)
-    return Auditor([*_parties(keys, roster)], *known, log, page, files)
+    return Auditor([*_parties(keys, roster)], *known, log, page, files, policy.policy())
 
 
 def _parties(keys: Path, roster: VerifiedRoster) -> Iterator[Party]:
@@ -118,7 +118,7 @@ def _read(page: Path) -> dict[str, bytes]:
 
 
 def _changed(folder: Path, page: Path, files: Mapping[str, bytes]) -> str:
-    """Return in words each file of a run that is not as its report says; empty where all are.
+    """Return in words each file of a run, or page, not as the report's findings say; or nothing.
 
     Raises:
         RunFolderError: a file cannot be read.
@@ -127,11 +127,12 @@ def _changed(folder: Path, page: Path, files: Mapping[str, bytes]) -> str:
     from securefl.io.text import printable
 
     numbers = files[page.with_suffix(".json").name]
-    return printable("; ".join(differences(folder, numbers, page_in(page, folder))))
+    found = differences(folder, numbers, page_in(page, folder), files[page.name])
+    return printable("; ".join(found))
 
 
 def compare(folder: Path, page: Path, *, why: str) -> None:
-    """Check each file of a run against a report's findings, of which nobody's signature is checked.
+    """Check a report's page and each file of its run against its findings, without a signature.
 
     `why` says so. Raises:
         RunFolderError: a file is missing, or cannot be read.
@@ -142,7 +143,7 @@ def compare(folder: Path, page: Path, *, why: str) -> None:
         raise click.ClickException(
             f"{why}\n{folder}: not as {numbers} says: {changed}\n{IF_IT_DIFFERS}"
         )
-    click.echo(f"{why}\nEach file of {folder} is as {numbers} says.")
+    click.echo(f"{why}\n{page} and each file of {folder} are as {numbers} says.")
 
 
 def sign(
@@ -150,13 +151,16 @@ def sign(
 ) -> tuple[Path, bytes]:
     """Sign a report that is there, of a run that is as it says; return the signature and its place.
 
+    Its verdicts, by the numbers and not by the page, are said on stderr.
+
     Raises:
         KeyFileError: the identity is of no member, or `keys` is no consortium's folder.
         RunFolderError: there is no report, or a file cannot be read.
         ClickException: a file of the run is another than when it was audited.
     """
-    from securefl.audit.findings import signature_of
+    from securefl.audit.findings import signature_of, verdicts_in
     from securefl.errors import UnknownClient
+    from securefl.io.text import printable
     from securefl_keys.identity import load_identity
     from securefl_keys.roster import load_roster
     from securefl_keys.signed_report import SignedReport, own_certificate
@@ -175,6 +179,11 @@ def sign(
             f"{error}, by roster version {roster.file.version} in {keys}: where it joined since, "
             "take the newest bundle (securefl keys export --out NEW-FOLDER)"
         ) from error
+    numbers = page.with_suffix(".json")
+    verdicts = "; ".join(
+        f"{title}: {said}" for title, said in verdicts_in(files[numbers.name]).items()
+    )
+    click.echo(printable(f"Signed are the verdicts of {numbers}: {verdicts}"), err=True)
     return signature_of(page, holder.name), SignedReport.signing(identity, files).encode()
 
 

@@ -36,21 +36,36 @@ def _points(
     yield from _recipients(run)
     yield "Necessity and proportionality (7 b)", YOURS
     yield from _risks(run, of, sections)
-    yield "Measures (7 d)", " ".join(_measures(run.config))
-    yield "Retention", f"The table Retention, below. {YOURS}: each date"
+    yield "Measures (7 d)", " ".join(_measures(run.config, run.ledger))
+    yield "Retention", f"The table Retention, below, the same for each run. {YOURS}: each date"
     yield "Transfers to third countries (Art. 44)", YOURS
     yield "Information, and objection (Art. 13, 14, 21): how persons learn of this", YOURS
     yield (
         "Access, rectification, erasure (Art. 15 to 17)",
-        (
-            "A record is at its client alone, and is changed or deleted there. A trained model "
-            f"does not forget it: train anew. How a person is answered: {YOURS.lower()}"
-        ),
+        f"{_places(of)} {FORGOTTEN} How a person is answered: {YOURS.lower()}",
     )
     yield "Notice of a breach (Art. 33, 34): who tells whom, by when", YOURS
     yield "Views of data subjects (9), advice of the officer (2)", YOURS
     yield "Review (11)", f"When settings, members or the model's use change. {YOURS}: by when"
     yield "Prior consultation (Art. 36), where a high risk is left", YOURS
+
+
+FORGOTTEN = (
+    "A trained model does not forget it: train anew. Nor does the report: pictures that attacks "
+    "rebuilt of it are personal data again where they came near; delete report, signatures and "
+    "copies, and audit the new run."
+)
+"""End of the row on erasure: copies of a record that are not its file."""
+
+
+def _places(of: Provenance) -> str:
+    """Return in words where records are, and where one is changed or deleted."""
+    keeper, all_share = "its client", ""
+    if of.simulated:
+        keeper = "the operator of the one process, who held those of all clients"
+    if of.shared_test:
+        all_share = " One of the test set that all share is with whoever scores the model, too."
+    return f"A record is changed or deleted with {keeper}, and with whoever audited.{all_share}"
 
 
 SIMULATED = "Simulation: one process of one operator played all parties, under names."
@@ -67,8 +82,7 @@ def _processing(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
         "Processing (7 a)",
         (
             f"{simulated}{len(of.data)} clients train one model by {run.config.algorithm.name} in "
-            f"{len(run.metrics)} rounds, {of.began or 'an unknown time'} to {of.ended}. Records "
-            "themselves are not sent."
+            f"{len(run.metrics)} rounds, {of.began or 'an unknown time'} to {of.ended}. {_sent(of)}"
         ),
     )
     yield "Purpose, and legal basis (7 a)", YOURS
@@ -80,6 +94,14 @@ def _processing(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
             f"{YOURS.lower()}"
         ),
     )
+
+
+def _sent(of: Provenance) -> str:
+    """Return in words whether records left their client."""
+    if of.simulated:
+        return "No message has a record, but one operator held all records from the beginning."
+    shared = ", but for the test set that all share" if of.shared_test else ""
+    return f"No message has a record: they stay with their clients{shared}."
 
 
 def _parties(of: Provenance) -> Iterator[tuple[str, str]]:
@@ -123,14 +145,28 @@ def _recipients(run: RunRecord) -> Iterator[tuple[str, str]]:
             f"Who that is: {YOURS.lower()}"
         ),
     )
+    yield (
+        "Recipient: whoever audits (30 d)",
+        (
+            "Holds all records that the audit played the run again with, and the run's folder. "
+            f"Who that is: {YOURS.lower()}"
+        ),
+    )
+    yield (
+        "Recipient: whoever gets the report (30 d)",
+        (
+            "Receives names and sizes of clients, and pictures that attacks rebuilt from records: "
+            f"personal data again where they came near. Who that is: {YOURS.lower()}"
+        ),
+    )
 
 
 LYING = (
-    "A server that keeps to the protocol was assumed. One that sends a crafted model has read up "
-    "to 124 of 160 records of one total of five clients in our own trials, with all sealed and "
-    "nobody helping it, and clients see next to nothing of it. Against it: differential privacy "
-    "(privacy.level), more clients and steps in a round, and a server whose operator has no "
-    "interest in the records (SECURITY.md)."
+    "A server that keeps to the protocol was assumed. In trials of SecureFL's authors one that "
+    "sends a crafted model has read up to 124 of 160 records of one total of five clients, with "
+    "all sealed and nobody helping it, and clients see next to nothing of it. Against it: "
+    "differential privacy (privacy.level), more clients and steps in a round, and a server whose "
+    "operator has no interest in the records (SECURITY.md)."
 )
 """Risk of a server that deviates, which no audit of a run sees."""
 
@@ -202,12 +238,18 @@ def _risks(
     yield "Severity and likelihood of each risk (7 c)", YOURS
 
 
-def _measures(config: Config) -> Iterator[str]:
-    sealed = ", ".join(config.exchange.encrypt)
-    if sealed:
+def sealed_in(ledger: Sequence[Entry]) -> str:
+    """Return in words the kinds of values that were sealed; cards are keys, and no values."""
+    sealed = {entry.kind for entry in ledger if entry.form == "ciphertext"} - {Kind.CARDS}
+    return ", ".join(kind for kind in Kind if kind in sealed) or "nothing"
+
+
+def _measures(config: Config, ledger: Sequence[Entry]) -> Iterator[str]:
+    if config.exchange.encrypt:
+        settings = ", ".join(config.exchange.encrypt)
         yield (
-            f"Sealed by its sender: {sealed} (exchange.encrypt); a total is opened of "
-            f"{config.exchange.min_clients} clients at least (exchange.min_clients)."
+            f"Sealed by its sender (exchange.encrypt = {settings}): {sealed_in(ledger)}; a total "
+            f"is opened of {config.exchange.min_clients} clients at least (exchange.min_clients)."
         )
     else:
         yield 'Nothing is sealed (exchange.encrypt = "none").'

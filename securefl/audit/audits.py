@@ -9,7 +9,7 @@ from typing import Literal, final
 import numpy as np
 import torch
 
-from securefl.audit.assessment import outline
+from securefl.audit.assessment import outline, sealed_in
 from securefl.audit.bounds.canaries import (
     alignment,
     drawn_canaries,
@@ -217,7 +217,7 @@ class _Audits:
             "Data": f"{n} clients, " + ("its own" if own else self._dealt()),
             "Rounds": str(len(self.run.metrics)),
             heading(last.metric): shown(last.metric, last.score),
-            "Encrypted": ", ".join(config.exchange.encrypt) or "nothing",
+            "Encrypted": sealed_in(self.run.ledger),
             "Privacy": config.privacy.level,
             "Played again": self._compared(),
         }

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from securefl.audit.rules import NOT_MEASURED, Verdict
 from securefl.audit.statistics import Interval
+from securefl.crypto.artefact import digest
 from securefl.errors import RunFolderError
 from securefl.io.files import read_bounded
 from securefl.io.html import PageTable, Picture, notebook_html
@@ -97,12 +98,16 @@ class Findings:
     tables: Sequence[PageTable] = ()
     """The same as tables, for the page."""
 
-    def to_json(self) -> bytes:
-        """Return everything but the pictures; the same findings give the same bytes."""
+    def to_json(self, page: bytes | None = None) -> bytes:
+        """Return everything but the pictures; the same findings give the same bytes.
+
+        `page` is the report's page, whose SHA-256 the numbers then have; None where none is made.
+        """
         found = {
             "run": self.run,
             "effort": self.effort,
             "seed": self.seed,
+            "page": page and digest(page),
             "facts": dict(self.facts),
             "provenance": dict(self.provenance),
             "chapters": {section.key: _section(section) for section in self.sections},
@@ -125,8 +130,24 @@ class Findings:
 
 
 def verdict_said(section: Mapping[str, Any]) -> str:
-    """Return the verdict of a section in the JSON in one word, as `Section.said`."""
+    """Return the verdict of a section in the JSON in one word, as `Section.said`.
+
+    The JSON of an older release says `holds` of a section that was checked.
+    """
     return _said(section["verdict"], attacked=section.get("attacked", True))
+
+
+def verdicts_in(findings: bytes) -> dict[str, str]:
+    """Return the verdicts in a file that `Findings.to_json` has written, by section's title.
+
+    Raises:
+        RunFolderError: it has none.
+    """
+    found = parsed(TypeAdapter(dict[str, Any]), findings, RunFolderError)
+    try:
+        return {str(of["title"]): verdict_said(of) for of in found["chapters"].values()}
+    except (LookupError, TypeError, AttributeError) as error:
+        raise RunFolderError(f"no findings of an audit ({error}): audit the run anew") from error
 
 
 def _said(verdict: str, *, attacked: bool) -> str:
@@ -166,7 +187,7 @@ def holds_findings(path: Path) -> bool:
 def _section(section: Section) -> dict[str, Any]:
     return {
         "title": section.title,
-        "verdict": section.verdict,
+        "verdict": section.said,
         "words": section.words,
         "do": section.do,
         "trials": section.trials,

@@ -12,8 +12,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from securefl.audit.findings import MAX_BYTES, PAGE, is_of_report
+from securefl.crypto.artefact import digest
 from securefl.data.samples import ClientData, samples
-from securefl.errors import ConfigError, RunFolderError
+from securefl.errors import ConfigError, OpeningRefused, RunFolderError
+from securefl.exchange.policy import Policy, require_clients
 from securefl.federation.ledger import AUTHORITY, SERVER, utc_now
 from securefl.federation.opening import Opening
 from securefl.io.files import read_bounded
@@ -37,6 +39,8 @@ SIGNATURES = (
     "names all who have signed"
 )
 """Words on who signed: a report is whole before anybody signs it."""
+BY_NAME = "by name only: nothing in the folder shows that this key took part"
+"""Words in the place of a certificate's state, of a run that names no key of the consortium."""
 
 
 def account() -> str:
@@ -64,9 +68,13 @@ class Party:
     """SHA-256 of its public identity key, as SubjectPublicKeyInfo; empty where none is known."""
     revoked: str = ""
     """Time at which the consortium took it out, UTC; empty where it did not."""
+    by_name: bool = False
+    """True where the run's folder has no key of the consortium that gave the certificate."""
 
     def state(self, began: str, ended: str) -> str:
         """Return in words whether the certificate was good during a run of these times."""
+        if self.by_name:
+            return BY_NAME
         if self.revoked:
             when = "before the run ended" if self.revoked <= ended else "after the run"
             return f"revoked on {self.revoked}, {when}"
@@ -87,8 +95,9 @@ class ConsortiumFiles:
     def __str__(self) -> str:
         """Return them in words."""
         return (
-            f"{self.name}: roster version {self.roster_version}, policy version "
-            f"{self.policy_version} (SHA-256 {self.policy_sha256})"
+            f"{self.name}, by --keys as of the audit: roster version {self.roster_version}, policy "
+            f"version {self.policy_version} (SHA-256 {self.policy_sha256}); which policy the run "
+            "had is not recorded"
         )
 
 
@@ -108,6 +117,8 @@ class Auditor:
     """Name of the report's page in the run's folder; None where it lies elsewhere."""
     consortium: ConsortiumFiles | None = None
     """None where no consortium's folder was given."""
+    policy: Policy | None = None
+    """The consortium's policy at the audit, which the run's openings are held against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +158,8 @@ class Provenance:
     """Time of the audit, UTC."""
     audited_by: str = field(default_factory=account)
     consortium: ConsortiumFiles | None = None
+    by_policy: str = ""
+    """Answer of the consortium's policy at the audit to the run's openings; empty without one."""
 
     @classmethod
     def of(
@@ -178,7 +191,7 @@ class Provenance:
             began=str(next((s["began"] for s in sessions if "began" in s), "")),
             ended=run.metrics[-1].at,
             sessions=sessions,
-            parties=tuple(_parties(run, by, openings)),
+            parties=tuple(_parties(run, by, openings, sessions)),
             keys=tuple(key_tallies(openings)),
             settings=run.config.tables(own_task=not shipped),
             data={
@@ -191,6 +204,7 @@ class Provenance:
             files=dict(digests(run.path, by.page)),
             openings="" if by.openings is None else digest_of(by.openings),
             consortium=by.consortium,
+            by_policy="" if by.policy is None else _by_policy(by.policy, openings),
         )
 
     @property
@@ -215,11 +229,15 @@ class Provenance:
             "Audited": f"{self.made}, by SecureFL {version('securefl')}",
             "Audited by": self.audited_by,
             "Signed by": SIGNATURES,
-            "Consortium": str(self.consortium or "not given (--keys)"),
-            "Authority's own log": f"held against the run's, SHA-256 {self.openings}"
-            if self.openings
-            else "not given",
+            "Consortium": f"{self.consortium or 'not given (--keys)'}{self.by_policy}",
+            "Authority's own log": self._own_log(),
         }
+
+    def _own_log(self) -> str:
+        """Return in words whether the authority's own log was seen."""
+        if self.openings:
+            return f"held against the run's, SHA-256 {self.openings}"
+        return "none: one process wrote the folder's" if self.simulated else "not given"
 
     def _played(self) -> str:
         """Return in words who the parties were."""
@@ -327,10 +345,13 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def differences(folder: Path, findings: bytes, page: str | None = PAGE) -> list[str]:
+def differences(
+    folder: Path, findings: bytes, page: str | None = PAGE, html: bytes | None = None
+) -> list[str]:
     """Return in words each file of a run that is not as it was when these findings were made.
 
-    `page` names the report's page in the folder; None where it lies elsewhere.
+    `page` names the report's page in the folder; None where it lies elsewhere. `html` is that
+    page, which the findings have the digest of; None where it is not asked about.
 
     Raises:
         RunFolderError: the findings name no files, or a file cannot be read.
@@ -340,7 +361,9 @@ def differences(folder: Path, findings: bytes, page: str | None = PAGE) -> list[
     if not isinstance(files, dict) or not files:
         raise RunFolderError("the findings name no files of the run: audit it anew")
     now = dict(digests(folder, page))
+    changed = html is not None and found.get("page") != digest(html)
     return [
+        *(["the report's page: not the one that was written with these findings"] * changed),
         *(f"{name}: missing" for name in files.keys() - now.keys()),
         *(f"{name}: changed" for name in files.keys() & now.keys() if files[name] != now[name]),
         *(f"{name}: was not there" for name in now.keys() - files.keys()),
@@ -357,8 +380,36 @@ def read_file(path: Path) -> bytes:
         ) from error
 
 
-def _parties(run: RunRecord, by: Auditor, openings: Sequence[Opening]) -> Iterator[Party]:
+def _by_policy(policy: Policy, openings: Sequence[Opening]) -> str:
+    """Return the end of a sentence: how many of the opened totals a policy would refuse, and why.
+
+    Scores of profiles are of one client each, and no totals: of these it has the rule of names.
+    """
+    by, refused = "; by names and numbers of clients this policy ", list[str]()
+    opened = [row for row in openings if not row.refused]
+    for row in opened:
+        try:
+            policy.rule_for(row.name)
+            if row.model:
+                require_clients(row.n_clients, policy.min_contributions)
+        except OpeningRefused as error:
+            refused.append(f"round {row.round}, {row.name!r:.100}: {error}")
+    if not opened:
+        return ""
+    if not refused:
+        return f"{by}allows all {len(opened):,} openings of the run"
+    return f"{by}would refuse {len(refused):,} of {len(opened):,} openings, first {refused[0]}"
+
+
+def _parties(
+    run: RunRecord,
+    by: Auditor,
+    openings: Sequence[Opening],
+    sessions: Sequence[Mapping[str, Any]],
+) -> Iterator[Party]:
     """Yield the parties that the ledger names, with the certificates of members of these names.
+
+    Where neither openings nor sessions name the members' key, they are so by name alone.
 
     Raises:
         ConfigError: the members are another consortium's than the run's.
@@ -370,7 +421,10 @@ def _parties(run: RunRecord, by: Auditor, openings: Sequence[Opening]) -> Iterat
             "folder or the bundle of the run's own consortium"
         )
     # Members in force come last, and count: a name that was revoked may have joined again.
-    by_age = sorted(by.members, key=lambda member: not member.revoked)
+    shown = {*used, *(session.get("key_id") for session in sessions)}
+    by_name = not (by.key_id and by.key_id in shown)
+    known = [replace(member, by_name=by_name) for member in by.members]
+    by_age = sorted(known, key=lambda member: not member.revoked)
     members = {(member.name, member.role): member for member in by_age}
     for name in sorted({n for entry in run.ledger for n in (entry.sender, entry.receiver)}):
         if name == SERVER:
@@ -379,7 +433,7 @@ def _parties(run: RunRecord, by: Auditor, openings: Sequence[Opening]) -> Iterat
         else:
             role = AUTHORITY if name == AUTHORITY else "client"
             yield members.get((name, role), Party(name, role))
-    yield from (m for m in by.members if m.role == "certificate authority")
+    yield from (member for member in known if member.role == "certificate authority")
 
 
 def _without_digests(record: TaskRecord) -> TaskRecord:

@@ -1,4 +1,4 @@
-"""Retention: what a run leaves where, and until when somebody needs it.
+"""Retention: what any run leaves where, and until when somebody needs it.
 
 docs/officer.md shows the same rows as a table (docs/audit_table.py writes it).
 """
@@ -8,13 +8,36 @@ from securefl.io.html import PageTable
 _ROWS = (
     (
         "server's folder of the run",
-        "model, checkpoint, statistics, ledger, openings; no record",
+        (
+            "model, checkpoint, statistics, ledger, openings; no record. In a simulation the "
+            "checkpoint has what all clients keep: it is mode 0600, and not for a server"
+        ),
         "you no longer have to show what was done",
     ),
     (
-        "a client's folder of rounds",
+        "a client, runs/ below its identity",
         "its own momentum, BN, last two rounds",
-        "the run is over",
+        "the run is over: removed then; of a run that is given up, until its owner deletes it",
+    ),
+    (
+        "a client, models/ below its identity",
+        "its own part of the model, which its records trained",
+        "its use ends: stays until its owner deletes it",
+    ),
+    (
+        "a client, sessions/, sealed-for.jsonl and models-shown/ below its identity",
+        "rounds that it answered, officers that it sealed for, models that it was shown; no value",
+        "as long as the ledger: they are its proof against a server",
+    ),
+    (
+        "the authority's card key (with officers, their cards' keys)",
+        "opens all of a session for whoever has recorded it",
+        "its epoch ends: securefl keys rotate removes it",
+    ),
+    (
+        "a client's identity key",
+        "opens what was recorded of that client, in every epoch",
+        "the client leaves: destroyed then",
     ),
     (
         "authority's log",
@@ -36,4 +59,7 @@ _ROWS = (
     ),
 )
 RETENTION = PageTable("Retention", ("Where", "What", "Until"), _ROWS)
-"""Place, what lies there, and until when it is needed: each date is the officer's to set."""
+"""Places, of any run, with what lies there and until when it is needed.
+
+Each date is the officer's to set.
+"""

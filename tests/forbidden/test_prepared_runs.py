@@ -48,8 +48,8 @@ EXPOSURE, ENCRYPTION, EPSILON = "exposure", "encryption", "epsilon"
 ALL_SEALED = (
     "holds",
     (
-        "The server could read nothing of any single client: all that clients sent it was sealed, "
-        "and it learnt totals alone."
+        "By its role, a server that kept to the protocol could read nothing of any single "
+        "client: all that clients sent it was sealed, and it learnt totals alone."
     ),
 )
 AS_SET = (
@@ -65,7 +65,7 @@ BY_FOLDER = " So says the run's folder alone: the authority's own log was not se
 ARGUED = (
     " That a sum hides single clients is worth 131.5 bits by estimates of lattice attacks, and "
 )
-ARGUED += "rests on an argument of our own that nobody has reviewed."
+ARGUED += "rests on an argument of SecureFL's authors that nobody has reviewed."
 READ = " Not encrypted, and read by the server of each client: {}."
 
 

@@ -231,6 +231,7 @@ def test_the_verdict_is_what_both_bounds_say(settings, shown, verdict):
     assert section.verdict is verdict
     at_most = next(number for number in section.numbers if number.name == "ε at most")
     assert at_most.value == (pytest.approx(4.38, abs=0.01) if settings else math.inf)
+    assert at_most.method.startswith("accountant, PLD" if settings else "none claimed")
     assert f"{shown:.3f}" in section.tables[0].rows[0]
 
 

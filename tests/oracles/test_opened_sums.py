@@ -164,6 +164,11 @@ def test_the_section_of_a_sealed_model_is_about_its_own_sums():
     assert "everybody the sum" in leaks.words
     table = leaks.tables[0]
     assert [row[0] for row in table.rows][-1] == "4 clients, 1 step of 1 (this run)"
+    assert table.rows[0][0].endswith(" (trial)")
+    assert table.title == "Sums of all clients' updates: this run's, and trials"
+    others = [shown.title for shown in (*leaks.tables[1:], *leaks.pictures)]
+    assert others
+    assert all(of.startswith("Trial, had updates not been sealed: ") for of in others)
     assert len(table.rows) - 1 in table.alarming
     holds = judged(RoundShape(4, 1, 32))
     assert holds.verdict is Verdict.HOLDS

@@ -204,7 +204,7 @@ def test_logs_and_tables_are_checked_and_not_attacked():
     assert told.endswith(f"CHECKED {LEGEND['Checked']}")
     assert "LEAKS" not in told
     read = json.loads(found.to_json())["chapters"]["encryption"]
-    assert (read["verdict"], read["attacked"]) == ("holds", False)
+    assert (read["verdict"], read["attacked"]) == ("checked", False)
     assert read["trials"] == checked.trials
 
 

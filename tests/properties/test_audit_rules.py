@@ -165,7 +165,7 @@ ONE_TOTAL = "Decrypted by the authority: 1 total, each of 5 clients or more. "
 ARGUED = (
     " That a sum hides single clients is worth 131.5 bits by estimates of lattice attacks, and "
 )
-ARGUED += "rests on an argument of our own that nobody has reviewed."
+ARGUED += "rests on an argument of SecureFL's authors that nobody has reviewed."
 NOT_WITH_NOISE = " The difference of two totals was not measured with this noise."
 
 MADE = {
@@ -188,8 +188,8 @@ MADE = {
         (
             exposed(SEALED),
             (
-                "The server could read nothing of any single client: all that clients sent it was "
-                "sealed, and it learnt totals alone."
+                "By its role, a server that kept to the protocol could read nothing of any single "
+                "client: all that clients sent it was sealed, and it learnt totals alone."
             ),
         ),
         (exposed(UPDATE, noisy=True), f"{READ}, with the noise that ε counts."),

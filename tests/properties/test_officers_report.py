@@ -72,7 +72,7 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
     assert "one client's own values" not in sealed["Recipient: server (30 d)"]
     assert "ciphertexts that it cannot read" in sealed["Recipient: server (30 d)"]
     assert "Nothing is sealed" in clear["Measures (7 d)"]
-    assert "Sealed by its sender: model" in sealed["Measures (7 d)"]
+    assert "(exchange.encrypt = model): parameters, statistics; a" in sealed["Measures (7 d)"]
     risks = {point for point in sealed if point.startswith("Risk")}
     of_sections = {f"Risk (7 c): {s.title}" for s in FINDINGS.sections if s.verdict != "holds"}
     of_parties = {f"Risk (7 c): {who}" for who in (LIAR, COMPARING, TOGETHER)}
@@ -91,6 +91,13 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
     } <= yours
     for point in POINTS:
         assert any(point in row for row in sealed), point
+    assert "one operator held all records" in sealed["Processing (7 a)"]
+    erasure = sealed["Access, rectification, erasure (Art. 15 to 17)"]
+    assert erasure.startswith("A record is changed or deleted with the operator of the one process")
+    assert "test set that all share" in erasure
+    assert "Nor does the report" in erasure
+    assert "Holds all records" in sealed["Recipient: whoever audits (30 d)"]
+    assert "pictures" in sealed["Recipient: whoever gets the report (30 d)"]
     assert sealed["Attacked, and stood (7 c)"] == "Encryption"
     assert sealed["Checked against the run's own files, not attacked (7 c)"] == "Openings"
 

@@ -15,9 +15,18 @@ from made_findings import FINDINGS
 import securefl
 from securefl.audit import audits
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
-from securefl.audit.provenance import Auditor, Party, Provenance, account, differences
+from securefl.audit.provenance import (
+    BY_NAME,
+    Auditor,
+    ConsortiumFiles,
+    Party,
+    Provenance,
+    account,
+    differences,
+)
 from securefl.build.training import precision_of
 from securefl.errors import ConfigError, RunFolderError
+from securefl.exchange.policy import OpeningRule, Policy
 from securefl.federation.ledger import utc_now
 from securefl.federation.lineage import Shown, Statement, beginning, extended
 from securefl.federation.opening import Opening
@@ -154,6 +163,8 @@ def test_a_report_names_who_audited_and_parties_and_not_who_signs(sealed, report
     assert {p["name"] for p in parties} - known == {f"client-{i}" for i in range(1, 4)}
     keys_of = {p["name"]: p["key"] for p in parties}
     assert keys_of[SERVER] == roster.members[SERVER].key_id
+    assert {p["name"] for p in parties if p["by_name"]} == known  # the run is in the clear
+    assert (report / "audit.html").read_text().count(BY_NAME) == len(known)
     foreign = invoke(sealed, "--keys", consortium.keys)
     assert foreign.exit_code != 0
     assert "under other keys than those of --keys" in foreign.output
@@ -165,7 +176,10 @@ def test_a_report_that_nobody_signed_is_refused(report, consortium):
     unsigned = invoke(report, *bundle)
     assert unsigned.exit_code != 0
     assert "not signed; no signature lies beside it" in unsigned.output
-    assert f"Each file of {report} is as {report / 'audit.json'} says." in unsigned.output
+    whole = (
+        f"{report / 'audit.html'} and each file of {report} are as {report / 'audit.json'} says."
+    )
+    assert whole in unsigned.output
     plain = invoke(report, "--verify")
     assert plain.exit_code == 0, plain.output
     assert "No signature was checked" in plain.output
@@ -174,9 +188,19 @@ def test_a_report_that_nobody_signed_is_refused(report, consortium):
     (problem,) = json.loads(invoke(report, *bundle, "--json").stdout)["problems"]
     assert problem.endswith("not signed; no signature lies beside it")
     assert "goes with --keys" in invoke(report, "--sign", consortium.root / CLIENTS[0]).output
-    (report / "metrics.jsonl").write_text("{}")
     words = report.parent / "words"
-    for options in (("--verify",), bundle, signing(consortium, words, CLIENTS[0])):
+    ways = (("--verify",), bundle, signing(consortium, words, CLIENTS[0]))
+    page = report / "audit.html"
+    honest = page.read_bytes()
+    assert b">Weak<" in honest
+    page.write_bytes(honest.replace(b">Weak<", b">Holds<"))
+    for options in ways:
+        failed = invoke(report, *options)
+        assert failed.exit_code != 0
+        assert "page: not the one that was written with these findings" in failed.output
+    page.write_bytes(honest)
+    (report / "metrics.jsonl").write_text("{}")
+    for options in ways:
         failed = invoke(report, *options)
         assert failed.exit_code != 0
         assert "metrics.jsonl: changed" in failed.output
@@ -193,6 +217,7 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
     for name in (first, second):
         done = invoke(report, *signing(consortium, tmp_path / "words", name))
         assert done.exit_code == 0, done.output
+        assert "audit.json: Bounds on ε: open; Encryption: holds; " in done.output
     for name in (*content, f"audit.{first}.sig", f"audit.{second}.sig"):
         assert (report / name).stat().st_mode & 0o077 == 0
     (report / f"audit.{first}.sig").rename(report / "audit.sig")  # as an older release called it
@@ -251,6 +276,39 @@ def test_signing_and_checking_do_nothing_else(sealed, consortium, tmp_path):
         refused = invoke(sealed, *signing(consortium, words, CLIENTS[2]), *options)
         assert refused.exit_code == 2
         assert "--sign and --verify take the report that is there" in refused.output
+
+
+def test_certificates_and_policy_of_the_audit_are_not_taken_for_the_runs(sealed):
+    """Members of the run's key are more than names; a policy signed since may forbid the run."""
+    mine = read_rows(sealed / OPENINGS, Opening)[0]
+    member = Party(SERVER, "server", "ab" * 32, "2026-01-01", "2999-01-01")
+    files = ConsortiumFiles("Nord", 3, 2, "cd" * 32)
+
+    def found(key_id, **rules):
+        by = Auditor([member], key_id, mine.epoch + 1, consortium=files, policy=Policy(**rules))
+        of = provenance_of(sealed, by)
+        (server,) = (party for party in of.parties if party.name == SERVER)
+        return server.state(of.began, of.ended), of.facts()["Consortium"]
+
+    n = len(read_rows(sealed / OPENINGS, Opening))
+    state, said = found(mine.key_id)
+    assert state == "valid"
+    assert said.startswith("Nord, by --keys as of the audit: roster version 3, policy version 2 (")
+    assert said.endswith(
+        "is not recorded; by names and numbers of clients this policy allows all "
+        f"{n} openings of the run"
+    )
+    state, said = found("ef" * 32, min_contributions=5)
+    assert state == BY_NAME
+    assert f"this policy would refuse {n} of {n} openings, first round 1, " in said
+    assert ": 3 contributions, at least 5 (" in said
+    _, said = found(mine.key_id, rules=(OpeningRule("update/*"),))
+    assert f"this policy would refuse {n - updates(sealed)} of {n} openings, first" in said
+    assert "the policy opens no '" in said
+
+
+def updates(folder):
+    return sum(row.name.startswith("update/") for row in read_rows(folder / OPENINGS, Opening))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ from securefl.privacy.history import History
 from securefl.settings.tables import Config
 
 CANARIES, DIMENSIONS = 200, 10_000
+NO_CLAIM = 'none claimed: no noise is added (privacy.level = "none")'
+"""Method in the place of an accountant's."""
 MOST_DRAWS = 20_000_000
 
 
@@ -119,7 +121,8 @@ def _numbers(
     seed: int,
 ) -> Iterator[Number]:
     delta = config.privacy.delta
-    yield Number("ε at most", claimed, f"accountant, PLD at δ = {delta:g}, of privacy.json")
+    accounted = f"accountant, PLD at δ = {delta:g}, of privacy.json"
+    yield Number("ε at most", claimed, accounted if config.privacy.private else NO_CLAIM)
     if math.isfinite(claimed):
         by_rdp = history.epsilon(Level(config.privacy.level), delta, Accountant.RDP)
         yield Number("ε at most, by RDP", by_rdp, f"accountant, RDP at δ = {delta:g}")

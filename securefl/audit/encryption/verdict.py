@@ -101,7 +101,7 @@ def _worth(found: Encrypted) -> str:
         return ""
     return (
         f" That a sum hides single clients is worth {Estimate().by_theorem:g} bits by estimates of "
-        "lattice attacks, and rests on an argument of our own that nobody has reviewed."
+        "lattice attacks, and rests on an argument of SecureFL's authors that nobody has reviewed."
     )
 
 

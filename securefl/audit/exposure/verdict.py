@@ -123,8 +123,8 @@ RULES: tuple[Rule[Exposed], ...] = (
         lambda found: not found.read,
         "the server could read totals alone",
         lambda _: (
-            "The server could read nothing of any single client: all that clients sent it was "
-            "sealed, and it learnt totals alone."
+            "By its role, a server that kept to the protocol could read nothing of any single "
+            "client: all that clients sent it was sealed, and it learnt totals alone."
         ),
     ),
     Rule(

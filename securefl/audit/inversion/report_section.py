@@ -5,7 +5,7 @@ A picture shows what every attacker made of the same records. Originals are in n
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -189,7 +189,10 @@ def _too_large(left_out: Sequence[str]) -> str:
 def _with_sums(
     section: Section, opened: OpenedRound, effort: InversionEffort, seed: int
 ) -> Section:
-    """Return the section with attacks on sums of updates before all else, and their verdict."""
+    """Return the section with attacks on sums of updates before all else, and their verdict.
+
+    Its own tables and pictures are of single updates, which this run sealed: they become trials.
+    """
     tried = tried_sums(opened, effort.sums, seed)
     found = tried.found(opened.kind().noun)
     verdict, words, do = decided(UPDATES_SEALED, found)
@@ -200,9 +203,17 @@ def _with_sums(
         words=f"{words}{figures(tried.own)}.",
         trials=f"{of_smaller(found)}{figures(*tried.small)}. {section.words}",
         numbers=[*sum_numbers(tried, seed), *section.numbers],
-        tables=[sum_table(tried), *section.tables],
+        tables=[sum_table(tried), *map(_as_trial, section.tables)],
+        pictures=[*map(_as_trial, section.pictures)],
         notes=[*SUM_NOTES, *section.notes],
     )
+
+
+Shown = TypeVar("Shown", PageTable, Picture)
+
+
+def _as_trial(shown: Shown) -> Shown:
+    return replace(shown, title=f"Trial, had updates not been sealed: {shown.title}")
 
 
 def title(one: Attacked) -> str:

@@ -116,7 +116,7 @@ def sum_table(tried: SumsTried) -> PageTable:
     rows, alarming = list[tuple[str, ...]](), set[int]()
     kind = next(tried.each()).kind
     for one in tried.each():
-        about = f"{one.shape}{' (this run)' if one is tried.own else ''}"
+        about = f"{one.shape} ({'this run' if one is tried.own else 'trial'})"
         guesses = [kind.shown(one.average(row)) for row in (one.baseline, one.nothing)]
         last = (*guesses, f"{one.n_samples:,}")
         gains = one.gains()
@@ -131,7 +131,10 @@ def sum_table(tried: SumsTried) -> PageTable:
         *("sum of", f"gain over the guess, {kind.unit}", "recovered", "attack"),
         *(f"{kind.measure}, {kind.unit}", "the guess", "no information", f"{kind.noun} in it"),
     )
-    return PageTable("Sums of all clients' updates", columns, rows, frozenset(alarming))
+    title = "Sums of all clients' updates: this run's, and trials"
+    if tried.own is None:
+        title = "Trial: sums of all clients' updates"
+    return PageTable(title, columns, rows, frozenset(alarming))
 
 
 def figures(*tried: AttackedSums | None) -> str:
