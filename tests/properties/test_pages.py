@@ -65,7 +65,7 @@ COMMANDS = [
         ),
     ]
 ]
-PROGRAMS = {"mkdir", "cp", "export"}
+PROGRAMS = {"mkdir", "cp", "diff", "export"}
 """First words of other commands that are typed here: any other is mistyped, or no command."""
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
