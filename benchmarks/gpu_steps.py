@@ -6,7 +6,6 @@ that takes one local step of every client. Ways that cannot run a model say why.
 
 from __future__ import annotations
 
-import copy
 import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -299,7 +298,7 @@ def steps_part(job: Job, settings: Settings) -> Part:
 
 
 def _sgd(model: nn.Module) -> torch.optim.SGD:
-    return torch.optim.SGD(copy.copy(list(model.parameters())), lr=LR, fused=True)
+    return torch.optim.SGD(model.parameters(), lr=LR, fused=True)
 
 
 def _join(streams: list[torch.cuda.Stream]) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 import pytest
+from parsed_command import parsed
 
 from securefl.settings.axes import AXES
 from securefl.settings.load import load_config
-from securefl_cli.main import main
 from securefl_cli.options import KEYS, TABLES, settings_of
 
 ROOT = Path(__file__).parents[2]
@@ -35,16 +35,6 @@ PARTIES = ("server", "authority", "site")
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 WRITTEN = {"out", "plot", "init directory", "request names", "track folder"}
 """Parameters that name what a command makes; by the command where others read by that name."""
-
-
-def parsed(arguments):
-    """The innermost command's context, as if it were to run."""
-    context = click.Context(main)
-    name, command, rest = main.resolve_command(context, list(arguments))
-    while isinstance(command, click.Group):
-        context = command.make_context(name, [*rest], parent=context)
-        name, command, rest = command.resolve_command(context, rest)
-    return command.make_context(name, [*rest], parent=context)
 
 
 def paths(context):

@@ -20,6 +20,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from key_folders import PASSPHRASE, cheap
+from parsed_command import parsed
 
 from securefl.errors import SecureFLError
 from securefl.report import finish
@@ -81,16 +82,6 @@ def name_of(page):
     return page.relative_to(ROOT).as_posix()
 
 
-def context_of(arguments):
-    """Return the innermost command's context, as if it were to run; raise for a wrong option."""
-    context = click.Context(main)
-    name, command, rest = main.resolve_command(context, list(arguments))
-    while isinstance(command, click.Group):
-        context = command.make_context(name, [*rest], parent=context)
-        name, command, rest = command.resolve_command(context, rest)
-    return command.make_context(name, [*rest], parent=context)
-
-
 def check(command, page=""):
     """Raise an error for a command that does not exist, or has other options."""
     command = re.sub(r"\s#.*", "", re.sub(r"\$\w+", "1", command))
@@ -123,7 +114,7 @@ def check_ours(arguments):
     """Raise an error for wrong options, or for settings that do not go together."""
     if arguments[0] == "--code":
         arguments = arguments[2:]
-    context = context_of([word for word in arguments if word not in {">", "&"}])
+    context = parsed([word for word in arguments if word not in {">", "&"}])
     if context.command.name not in {"run", "leave-one-out"} or "mine:" in " ".join(arguments):
         return
     file, settings = context.params.pop("config_file", None), context.params.pop("settings")
