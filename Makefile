@@ -53,7 +53,7 @@ bench: .venv/installed
 # On a machine with a GPU, and a torch that is built for it: the tests that need one, then figures.
 gpu: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m gpu tests/oracles/test_gpu.py tests/oracles/test_gpu_rounds.py
-	$(BIN)/python benchmarks/gpu.py --out docs/results/gpu.md
+	$(BIN)/python benchmarks/gpu.py --repeats 3 --out docs/results/gpu.md
 
 # SecureFL beside Flower, pfl-research and FedJAX, each in an environment that this makes.
 peers: .venv/installed

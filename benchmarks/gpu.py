@@ -19,6 +19,7 @@ from engine_jobs import ENGINES
 from engine_page import Part, circumstances, write_page
 from engine_sealing import sealing_part
 from engine_ways import Settings, arguments, command
+from gpu_few import few_part
 from gpu_graphs import graphs_part
 from gpu_jobs import CNN, LENET5, MLP, RESNET20
 from gpu_steps import steps_part
@@ -34,6 +35,7 @@ PARTS: Mapping[str, Callable[[Settings], Part]] = {
     **{name: partial(gpu_part, job) for name, job in JOBS.items()},
     "fedtan-step": partial(fedtan_step_part, engines=IN_PROCESS),
     "sealing": partial(sealing_part, replace(RESNET20, encrypt="model"), engines=SEALERS),
+    "few": few_part,
     "graphs": graphs_part,
     **{f"{name}-steps": partial(steps_part, job) for name, job in JOBS.items()},
 }
@@ -66,8 +68,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Part]:
         if time.monotonic() >= ends:
             print(f"{name} is left out: {args.minutes:g} minutes are over")
             continue
+        begun = time.monotonic()
         found[name] = PARTS[name](settings)
         found[name].show()
+        print(f"{name} took {time.monotonic() - begun:.0f} s")
         if args.out:  # at once: what was measured stays, whatever comes
             commands = {name: command("gpu.py", name, args, f" --device {args.device}")}
             write_page(args.out, {name: found[name]}, commands, before, TITLE)

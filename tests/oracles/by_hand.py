@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from itertools import islice
 
 import torch
@@ -29,6 +30,12 @@ def task(name="mlp", norm="batch", sizes=SIZES, width=4, **changes):
 
     clients = [data(i, n) for i, n in enumerate(sizes)]
     return securefl.Task(model.double(), clients, data(1, 40), **changes)
+
+
+def single(job):
+    """The same job in float32."""
+    (x, y), clients = job.test, [(x.float(), y) for x, y in job.clients]
+    return replace(job, model=job.model.float(), clients=clients, test=(x.float(), y))
 
 
 def config(*settings, rounds):

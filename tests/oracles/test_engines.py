@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from by_hand import task
+from by_hand import single, task
 from pairs import grid
 from side_by_side import ALONE, SMALL, require_same, trained, vector
 from torch import nn
@@ -19,7 +19,7 @@ import securefl
 from securefl.errors import ConfigError
 from securefl.federation.client import Client, Identities
 from securefl.federation.message import Roster
-from securefl.simulation import choice
+from securefl.simulation import choice, workspace
 from securefl.simulation.stacked import engine as vectorised
 from securefl.simulation.workspace import Workspace
 
@@ -59,6 +59,18 @@ def test_convolutions_are_laid_out_channels_last_whatever_they_take_in():
     assert placed[0].weight.stride() == (25, 1, 5, 1)
     assert placed(torch.rand(2, 1, 9, 9)).is_contiguous(memory_format=torch.channels_last)
     assert model[1].weight.is_contiguous()
+
+
+@pytest.mark.parametrize("settings", [(), ("train.momentum=0.9",), ("solver.name=scaffold",)])
+def test_the_layout_of_a_gpu_changes_no_value(settings, monkeypatch):
+    """On a GPU weights side by side are in channels_last, too."""
+    job, models = single(task("cnn", width=8)), []
+    for laid_out in (False, True):
+        monkeypatch.setattr(workspace, "_fill_tensor_cores", lambda *_, answer=laid_out: answer)
+        models.append(
+            vector(trained(["algorithm.name=fedavg", *settings], "vectorised", job).model)
+        )
+    torch.testing.assert_close(*models, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])

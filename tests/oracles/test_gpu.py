@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from by_hand import task
-from on_device import configured, require_same, trained
+from by_hand import single, task
+from on_device import configured, require_rounded_alone, require_same, trained
 from side_by_side import ALONE, vector
 from torch import nn
 
@@ -61,6 +61,36 @@ def test_all_normalisations_and_solvers_end_alike(policy, solver):
         pytest.skip("refused together")
     engines = ENGINES[:1] if {policy, solver} & ALONE else ENGINES
     require_alike(*POLICIES[policy], *SOLVERS[solver], engines=engines)
+
+
+@pytest.fixture
+def without_tf32(monkeypatch):
+    """Convolutions with all of float32's digits, as matrix products have them unasked."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.mark.usefixtures("without_tf32")
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_all_end_alike_in_float32(policy, solver):
+    """But for its rounding."""
+    if reason(POLICIES[policy], SOLVERS[solver]):
+        pytest.skip("refused together")
+    settings = (*POLICIES[policy], *SOLVERS[solver])
+    for engine in ENGINES[:1] if {policy, solver} & ALONE else ENGINES:
+        other = trained(DEVICE, single(clients()), *settings, f"run.engine={engine}")
+        require_rounded_alone(on_cpu(*settings), other)
+
+
+@pytest.mark.usefixtures("without_tf32")
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])
+def test_convolutions_end_alike_in_float32(algorithm, engine):
+    """With kernels that GPU and CPU have each their own of."""
+    job, settings = task("cnn", "batch", width=8), (f"algorithm.name={algorithm}",)
+    exact = trained("cpu", job, *settings, "run.engine=sequential")
+    other = trained(DEVICE, single(job), *settings, f"run.engine={engine}")
+    require_rounded_alone(exact, other)
 
 
 @pytest.mark.parametrize("policy", ["fedavg", "fedbn", "fedtan"])

@@ -23,6 +23,8 @@ import securefl
 from securefl.build.simulation import simulated
 from securefl.evaluation.evaluator import Evaluator
 from securefl.simulation import graphed
+from securefl.simulation.stacked.wide_model import wide
+from securefl.simulation.workspace import Workspace
 
 DEVICE = os.environ.get("SECUREFL_TEST_DEVICE", "cuda")
 ENGINES = ("sequential", "vectorised")
@@ -95,6 +97,15 @@ def test_graphs_stand_in_for_passes(algorithm, engine, monkeypatch):
         n_steps = 0
     assert replayed == [False][:n_steps] + [True] * (n_steps - 1)
     run.close()
+
+
+@pytest.mark.parametrize(("width", "laid_out"), [(8, True), (4, False)])
+def test_channels_that_fill_tensor_cores_are_last(width, laid_out):
+    """Side by side, of models that have a multiple of eight in each convolution."""
+    model = wide(task("cnn", width=width).model.float().to(DEVICE), 3)
+    layers = [of for of in Workspace(model, 3).model.modules() if isinstance(of, nn.Conv2d)]
+    is_last = layers[-1].weight.is_contiguous(memory_format=torch.channels_last)
+    assert is_last is (laid_out and DEVICE == "cuda")
 
 
 def test_a_layer_that_waits_for_a_value_is_trained_as_ever():

@@ -34,14 +34,7 @@ EPS = torch.finfo(torch.bfloat16).eps
 
 def single(name="mlp"):
     """Clients with a model and data in float32."""
-    job = by_hand.task(name, sizes=(8, 9, 14, 8), width=8)
-    x, y = job.test
-    return replace(
-        job,
-        model=job.model.float(),
-        clients=[(x.float(), y) for x, y in job.clients],
-        test=(x.float(), y),
-    )
+    return by_hand.single(by_hand.task(name, sizes=(8, 9, 14, 8), width=8))
 
 
 def trained(job, *settings):
