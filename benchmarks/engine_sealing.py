@@ -57,7 +57,7 @@ def sealing_part(
                     ways[encrypt] = rounds.step
                 refused[f"encrypt = {encrypt}"] = ours.refused
             if len(ways) == 2:
-                found = in_turns(ways, settings.repeats)
+                found = in_turns(ways, settings.repeats, sealed.wait)
                 results.append(Sealing(engine, found["none"], found[sealed.encrypt]))
     columns = ("engine", "in the clear", f"{sealed.encrypt} sealed", "of it for sealing")
     grid = Grid(columns, [result.row() for result in results])

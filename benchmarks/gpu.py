@@ -1,7 +1,7 @@
 """Speed of simulated clients on a GPU: rounds of each engine, beside research code there.
 
 As benchmarks/engines.py, whose jobs and ways these are, in float32 and with local steps in
-bfloat16, and with the most memory that each way takes. All ways of a job take turns; a turn ends
+bfloat16, and with the most memory that each way takes. All ways of a round take turns; a turn ends
 once the GPU has done its work. What would begin after so many minutes is left out.
 """
 

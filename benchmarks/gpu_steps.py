@@ -255,7 +255,7 @@ def ways(local: Local) -> dict[str, Callable[[], Way]]:
             "stacked, unfold and bmm": lambda: local.stacked(unfolded),
             "stacked, channels_last, graph": lambda: local.stacked_graph(_same, last=True),
         }
-    if images and local.job.precision == "model" and local.job.device != "cpu":
+    if local.job.precision == "model" and local.job.device != "cpu":
         found |= {
             "torch.compile, one by one": local.compiled,
             "torch.compile, stacked": lambda: local.stacked(_compiled),
@@ -265,11 +265,14 @@ def ways(local: Local) -> dict[str, Callable[[], Way]]:
 
 def measured(job: Job, settings: Settings) -> Steps:
     """Measure a local step of all clients by each way."""
+    if job.device != "cpu":
+        torch.cuda.set_device(job.device)  # where streams are made
     local, found, refused = Local.of(job), dict[str, list[float]](), dict[str, str]()
     first = dict[str, float]()
     for name, make in ways(local).items():
         local.kept.clear()
         gc.collect()
+        torch.compiler.reset()  # else a later job is compiled for any shape
         if job.device != "cpu":
             torch.cuda.empty_cache()
         try:

@@ -82,12 +82,25 @@ def test_all_end_alike_in_float32(policy, solver):
         require_rounded_alone(on_cpu(*settings), other)
 
 
+FORMS = {
+    "sgd": (),
+    "momentum": ("train.momentum=0.9", "train.momentum_between_rounds=average"),
+    "scaffold": ("solver.name=scaffold",),
+    "padded batches": ("train.batch_size=10",),
+    "unequal steps": ("algorithm.local_epochs=2",),
+}
+"""Settings by what lies in the layout of the weights beside them, or is in their batches."""
+
+
 @pytest.mark.usefixtures("without_tf32")
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])
-def test_convolutions_end_alike_in_float32(algorithm, engine):
+def test_convolutions_end_alike_in_float32(algorithm, form, engine):
     """With kernels that GPU and CPU have each their own of."""
-    job, settings = task("cnn", "batch", width=8), (f"algorithm.name={algorithm}",)
+    job, settings = task("cnn", width=8), (f"algorithm.name={algorithm}", *FORMS[form])
+    if reason(settings):
+        pytest.skip("refused together")
     exact = trained("cpu", job, *settings, "run.engine=sequential")
     other = trained(DEVICE, single(job), *settings, f"run.engine={engine}")
     require_rounded_alone(exact, other)

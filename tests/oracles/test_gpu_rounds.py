@@ -139,7 +139,8 @@ def test_samples_are_in_the_gpus_memory_before_the_first_round(engine):
     rounds.close()
 
 
-@pytest.mark.parametrize(("engine", "name"), [("sequential", "cnn"), ("vectorised", "mlp")])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedtan", "fixbn", "fedbn"])
 def test_a_coarse_run_ends_beside_the_exact_one(algorithm, engine, name):
     """Other than it, and no further than rounding takes it."""
