@@ -401,7 +401,7 @@ PREPARED = {
         measured(
             INVERSION,
             inversion.UPDATES_SEALED,
-            SumsFound("rows", "4 clients, 5 steps of 32", False, False, 0.0, ("3 clients",)),
+            SumsFound("rows", "4 clients, 5 steps of 32", False, False, 0.0, True, ("3 clients",)),
         ),
         {
             INVERSION: (

@@ -113,8 +113,10 @@ def hidden(exact, adaptive, least):
     return HiddenStatistics(Attacker.JOINT, exact, adaptive, least, least)
 
 
-def summed(tried=True, rebuilt=False, smaller=()):
-    return SumsFound("rows", "5 clients, 1 step of 8", tried, rebuilt, 0.5 * rebuilt, smaller)
+def summed(tried=True, rebuilt=False, smaller=(), tried_smaller=True):
+    tried, tried_smaller = tried or rebuilt, tried_smaller or bool(smaller)
+    of = "rows", "5 clients, 1 step of 8"
+    return SumsFound(*of, tried, rebuilt, 0.5 * rebuilt, tried_smaller, smaller)
 
 
 # Tracing.
@@ -325,6 +327,14 @@ MADE = {
             summed(tried=False, smaller=("3 clients",)),
             ALL + "One of this run (5 clients, 1 step of 8) is too large for these attacks, which "
             "is no proof, since smaller ones gave something away",
+        ),
+        (
+            summed(tried=False, tried_smaller=False),
+            (
+                "Not measured: everybody received the sum of all updates of a round (5 clients, 1 "
+                "step of 8), and these attacks could be tried neither on such a sum nor on a "
+                "smaller one"
+            ),
         ),
         (
             summed(tried=False),
@@ -581,7 +591,11 @@ ANY = {
     "Gradient inversion, statistics sealed": comparisons,
     "Gradient inversion, nothing sealed": comparisons,
     "Gradient inversion, model sealed": st.builds(
-        summed, st.booleans(), st.booleans(), st.sampled_from([(), ("3 clients", "5 clients")])
+        summed,
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from([(), ("3 clients", "5 clients")]),
+        st.booleans(),
     ),
     "Tracing": st.builds(
         lambda statistics, profiles, sigma, *aucs: Traced(
@@ -666,6 +680,8 @@ def sums_are_true(found, verdict, words):
     assert ("no rows were rebuilt" in words) == (found.tried and not found.rebuilt)
     assert "clients" not in words.replace(found.own, "")
     assert ("largest of 5 clients" in of_smaller(found)) == bool(found.smaller)
+    assert ("gave nothing away" in of_smaller(found)) == (found.tried_smaller and not found.smaller)
+    assert words.startswith("Not measured:") == (not (found.tried or found.tried_smaller))
 
 
 def tracing_is_true(found, verdict, words):

@@ -194,7 +194,8 @@ def _with_sums(
     Its own tables and pictures are of single updates, which this run sealed: they become trials.
     """
     tried = tried_sums(opened, effort.sums, seed)
-    found = tried.found(opened.kind().noun)
+    kind = opened.kind()
+    found = tried.found(kind.noun)
     verdict, words, do = decided(UPDATES_SEALED, found)
     return replace(
         section,
@@ -203,7 +204,7 @@ def _with_sums(
         words=f"{words}{figures(tried.own)}.",
         trials=f"{of_smaller(found)}{figures(*tried.small)}. {section.words}",
         numbers=[*sum_numbers(tried, seed), *section.numbers],
-        tables=[sum_table(tried), *map(_as_trial, section.tables)],
+        tables=[sum_table(tried, kind), *map(_as_trial, section.tables)],
         pictures=[*map(_as_trial, section.pictures)],
         notes=[*SUM_NOTES, *section.notes],
     )
