@@ -32,6 +32,8 @@ from securefl.runs.task_record import DataRecord, TaskRecord, task_record
 from securefl.settings.load import flat
 from securefl.task import Task, client_names
 
+OFFICER = "officer"
+"""Role of those who open totals beside the authority."""
 UNKNOWN = "not in --keys"
 """Words in the place of a certificate's digest."""
 SIGNATURES = (
@@ -119,6 +121,8 @@ class Auditor:
     """None where no consortium's folder was given."""
     policy: Policy | None = None
     """The consortium's policy at the audit, which the run's openings are held against."""
+    officers: Sequence[str] = ()
+    """Names of the officers at the audit, the authority first; empty where it is alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +294,9 @@ class Provenance:
 
     def _party(self, party: Party) -> tuple[str, ...]:
         """Return the row of a party: a simulated server or authority has no certificate."""
-        own = self.simulated and party.role in {SERVER, AUTHORITY} and not party.fingerprint
+        own = (
+            self.simulated and party.role in {SERVER, AUTHORITY, OFFICER} and not party.fingerprint
+        )
         unknown = "none: no process of its own" if own else UNKNOWN
         dates = party.since or "-", party.until or "-", party.state(self.began, self.ended)
         known = party.fingerprint or unknown, party.key or unknown
@@ -433,7 +439,15 @@ def _parties(
         else:
             role = AUTHORITY if name == AUTHORITY else "client"
             yield members.get((name, role), Party(name, role))
+        if name == AUTHORITY:
+            for officer in _officers(run.config.exchange.officers, by.officers):
+                yield members.get((officer, OFFICER), Party(officer, OFFICER))
     yield from (member for member in known if member.role == "certificate authority")
+
+
+def _officers(n: int, listed: Sequence[str]) -> Sequence[str]:
+    """Return the names of the officers beside the authority: numbers, where as many are unknown."""
+    return listed[1:] if len(listed) == n else [f"officer {i}" for i in range(2, n + 1)]
 
 
 def _without_digests(record: TaskRecord) -> TaskRecord:

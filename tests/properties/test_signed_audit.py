@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from audited_runs import expected, settings, task_of
 from click.testing import CliRunner
-from consortium_files import CLIENTS, SERVER, revoke
+from consortium_files import BUNDLES, CLIENTS, SERVER, revoke
 from made_findings import FINDINGS
 
 import securefl
@@ -25,7 +25,7 @@ from securefl.audit.provenance import (
     differences,
 )
 from securefl.build.training import precision_of
-from securefl.errors import ConfigError, RunFolderError
+from securefl.errors import CertificateRefused, ConfigError, RunFolderError
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.federation.ledger import utc_now
 from securefl.federation.lineage import Shown, Statement, beginning, extended
@@ -326,16 +326,20 @@ def test_a_partys_certificate_has_a_state_at_the_run(dates, state):
     assert Party("a", "client", **dates).state("2026-06-01", "2026-06-03") == state
 
 
-def test_the_authoritys_own_certificate_is_named_from_its_key_folder(consortium):
-    """It is in no bundle, and in no roster."""
-    named = {
-        place: {p.name: p for p in auditor(place, None, None).members}
-        for place in (consortium.keys, consortium.bundle("client"))
-    }
-    authority = named[consortium.keys]["authority"]
+def test_the_authoritys_own_certificate_is_named_from_its_key_folder_and_any_bundle(consortium):
+    """It is in no roster; a bundle of an older release lacks it; a member's is none."""
+    old = consortium.bundle("client")
+    places = [consortium.keys, *map(consortium.bundle, BUNDLES)]
+    named = [{p.name: p for p in auditor(place, None, None).members} for place in places]
+    authority, server = named[0]["authority"], named[0][SERVER]
     assert (authority.role, len(authority.fingerprint), len(authority.key)) == ("authority", 64, 64)
-    assert "authority" not in named[consortium.bundle("client")]
-    server = named[consortium.keys][SERVER]
+    assert [found["authority"] for found in named] == [authority] * 4
+    own = old / "consortium/authority.crt"
+    shutil.copy(consortium.root / CLIENTS[0] / "identity.crt", own)
+    with pytest.raises(CertificateRefused, match="for the role client, not for authority"):
+        auditor(old, None, None)
+    own.unlink()
+    assert "authority" not in {party.name for party in auditor(old, None, None).members}
     shown = Provenance(
         "", "", (), [authority, server], (), {}, {}, 0, None, {}
     ).tables()  # both digests, each under its name
