@@ -55,7 +55,7 @@ def auditor(keys: Path | None, log: Path | None, page: str | None) -> Auditor:
 
 def _parties(keys: Path, roster: VerifiedRoster) -> Iterator[Party]:
     """Yield all that the consortium knows: members, former ones, and both authorities."""
-    from securefl.audit.provenance import Party
+    from securefl.audit.provenance import CERTIFIER, Party
     from securefl.crypto.artefact import digest, moment
     from securefl_keys.certificate_form import der_of, key_id_of
 
@@ -74,7 +74,7 @@ def _parties(keys: Path, roster: VerifiedRoster) -> Iterator[Party]:
     ca = roster.ca
     yield Party(
         ca.name,
-        "certificate authority",
+        CERTIFIER,
         ca.fingerprint,
         moment(ca.certificate.not_valid_before_utc),
         moment(ca.certificate.not_valid_after_utc),

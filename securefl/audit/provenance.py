@@ -32,8 +32,8 @@ from securefl.runs.task_record import DataRecord, TaskRecord, task_record
 from securefl.settings.load import flat
 from securefl.task import Task, client_names
 
-OFFICER = "officer"
-"""Role of those who open totals beside the authority."""
+OFFICER, CERTIFIER = "officer", "certificate authority"
+"""Roles of those who open totals beside the authority, and of who certifies all others."""
 UNKNOWN = "not in --keys"
 """Words in the place of a certificate's digest."""
 SIGNATURES = (
@@ -228,7 +228,11 @@ class Provenance:
         ]
         return {
             "Parties": self._played(),
-            "Run": f"{self.began or 'unknown'} to {self.ended}, sessions: {len(self.sessions)}",
+            "Run": (
+                f"{self.began or 'unknown'} to {self.ended}, by the clock of "
+                f"{'its machine' if self.simulated else 'the server'}; sessions: "
+                f"{len(self.sessions)}"
+            ),
             "Versions": "; ".join(dict.fromkeys(versions)) or "unknown",
             "Audited": f"{self.made}, by SecureFL {version('securefl')}",
             "Audited by": self.audited_by,
@@ -287,7 +291,11 @@ class Provenance:
                 + [("all: one test set", "0", f"{n:,}") for n in [self.shared_test] if n],
             ),
             PageTable("Model and data of the user's own", ("What", "Form"), self._own()),
-            PageTable("Settings", ("Key", "Value"), list(flat(self.settings))),
+            PageTable(
+                'Settings (where privacy.level = "none", the others of privacy change nothing)',
+                ("Key", "Value"),
+                list(flat(self.settings)),
+            ),
             PageTable("Files of the run", ("File", "SHA-256"), sorted(self.files.items())),
         ]
         return [table for table in found if table.rows]
@@ -298,7 +306,10 @@ class Provenance:
             self.simulated and party.role in {SERVER, AUTHORITY, OFFICER} and not party.fingerprint
         )
         unknown = "none: no process of its own" if own else UNKNOWN
-        dates = party.since or "-", party.until or "-", party.state(self.began, self.ended)
+        state = party.state(self.began, self.ended)
+        if self.simulated and party.fingerprint and party.role != CERTIFIER:
+            state = f"{state}; its part was played by the one process"
+        dates = party.since or "-", party.until or "-", state
         known = party.fingerprint or unknown, party.key or unknown
         return party.name, party.role, *known, *dates
 
@@ -442,7 +453,7 @@ def _parties(
         if name == AUTHORITY:
             for officer in _officers(run.config.exchange.officers, by.officers):
                 yield members.get((officer, OFFICER), Party(officer, OFFICER))
-    yield from (member for member in known if member.role == "certificate authority")
+    yield from (member for member in known if member.role == CERTIFIER)
 
 
 def _officers(n: int, listed: Sequence[str]) -> Sequence[str]:

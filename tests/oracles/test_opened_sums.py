@@ -163,7 +163,7 @@ def test_the_section_of_a_sealed_model_is_about_its_own_sums():
     """Rows of one step of one row each come back; of 32 each, none; FedTAN's are not tried."""
     leaks = judged(RoundShape(4, 1, 1))
     assert leaks.verdict is Verdict.LEAKS
-    assert "everybody the sum" in leaks.words
+    assert "all parties the sum" in leaks.words
     table = leaks.tables[0]
     assert [row[0] for row in table.rows][-1] == "4 clients, 1 step of 1 (this run)"
     assert table.rows[0][0].endswith(" (trial)")
@@ -182,7 +182,7 @@ def test_the_section_of_a_sealed_model_is_about_its_own_sums():
     assert "sum of 3 clients, 1 step of 1: gain over baseline, first layer" in names
     pooled = judged(RoundShape(4, 1, 8), normalised=NormalisedBatch.POOLED)
     assert pooled.verdict is Verdict.OPEN
-    assert pooled.words.startswith("Not measured: everybody received the sum")
+    assert pooled.words.startswith("Not measured: all parties received the sum")
     assert pooled.words.endswith("(4 clients, 1 step of 8), and " + NONE)
     assert pooled.trials.startswith("These attacks could be tried on no smaller sum. ")
 

@@ -151,7 +151,7 @@ TOLD += "whoever has the final model, picks the training record out of two in {}
 TOLD += "(50 % is guessing)."
 NO_EPSILON = "No ε is claimed, so nothing bounds what the model tells of a record. "
 COSTS = "Hiding the statistics costs attackers something, and images are "
-ALL = "Nobody received a single client's update, and everybody the sum of all of a round. "
+ALL = "Nobody received a single client's update, and all parties the sum of all of a round. "
 OUT_OF = "says in {} of cases (50 % is guessing) which of two records was in"
 OF_TOTAL = "Who reads a total of all clients " + OUT_OF
 SIZES = " Totals of several lists of clients were opened, each with its weight, and from these "
@@ -214,8 +214,9 @@ MADE = {
             Compared([attack(0.9, 0.5)], 100, 100, 0.01),
             (
                 "None of 1 attack told training records from others better than by chance. An "
-                "attack that picks the training record out of two in 59.5% of the cases (50 % "
-                "is guessing) would have been noticed with these 100 and 100 records."
+                "attack that picks the training record out of two in 66.3% of the cases (50 % "
+                "is guessing) would have been noticed with these 100 and 100 records, in 95% of "
+                "audits; a weaker one may have been missed."
             ),
         ),
         (
@@ -331,8 +332,8 @@ MADE = {
         (
             summed(tried=False, tried_smaller=False),
             (
-                "Not measured: everybody received the sum of all updates of a round (5 clients, 1 "
-                "step of 8), and these attacks could be tried neither on such a sum nor on a "
+                "Not measured: all parties received the sum of all updates of a round (5 clients, "
+                "1 step of 8), and these attacks could be tried neither on such a sum nor on a "
                 "smaller one"
             ),
         ),

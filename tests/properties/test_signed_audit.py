@@ -288,6 +288,8 @@ def test_certificates_and_policy_of_the_audit_are_not_taken_for_the_runs(sealed)
         by = Auditor([member], key_id, mine.epoch + 1, consortium=files, policy=Policy(**rules))
         of = provenance_of(sealed, by)
         (server,) = (party for party in of.parties if party.name == SERVER)
+        (row,) = (row for row in of.tables()[0].rows if row[0] == SERVER)
+        assert row[-1].endswith("; its part was played by the one process")
         return server.state(of.began, of.ended), of.facts()["Consortium"]
 
     n = len(read_rows(sealed / OPENINGS, Opening))

@@ -128,7 +128,7 @@ class SumsFound:
     """Shapes of other sums, of fewer samples, for which one did."""
 
 
-_ALL = "Nobody received a single client's update, and everybody the sum of all of a round."
+_ALL = "Nobody received a single client's update, and all parties the sum of all of a round."
 
 
 def of_smaller(found: SumsFound) -> str:
@@ -186,7 +186,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         lambda found: not found.tried_smaller,
         "these attacks could be tried on no sum",
         lambda found: (
-            f"{NOT_MEASURED} everybody received the sum of all updates of a round ({found.own}), "
+            f"{NOT_MEASURED} all parties received the sum of all updates of a round ({found.own}), "
             "and these attacks could be tried neither on such a sum nor on a smaller one"
         ),
         do=(
