@@ -313,13 +313,26 @@ def leaks(here):
 
 
 def test_an_audit_finds_lists_that_officers_were_shown(job):
-    """None in an honest run; two lists, or a short one, in an officer's log are found."""
+    """None in an honest run; two lists, or a short one, in an officer's log are found.
+
+    An officer's own log is held against the folder's copy of it: one that was away lacks rows.
+    """
     here = job()
     WithOfficers(here).run()
     path = here.folder / "run" / OFFICERS_OPENINGS[1]
     about = [leak for leak in leaks(here) if leak.what not in SCORING]
     assert about == []
     honest = path.read_text()
+    own = here.officer_folder(OTHERS[0]) / OPENINGS
+    assert FolderEvidence.of(here.record, own).foreign_rows == ()
+    path.write_text("".join(honest.splitlines(keepends=True)[:-2]))
+    assert {why for _, why in FolderEvidence.of(here.record, own).foreign_rows} == set()
+    for name in (OFFICERS_OPENINGS[0], OFFICERS_OPENINGS[2]):
+        (here.folder / "run" / name).unlink()
+    (one, two) = FolderEvidence.of(here.record, own).foreign_rows
+    assert one[1] == two[1] == "opened, and not in the folder"
+    own.write_text(path.read_text())
+    assert FolderEvidence.of(here.record, own).foreign_rows == ()
     row = json.loads(honest.splitlines()[0])
     other = row | {"signers": row["signers"][:4], "n_clients": 4}
     path.write_text(honest + json.dumps(other) + "\n")
