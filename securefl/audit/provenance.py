@@ -34,7 +34,7 @@ from securefl.task import Task, client_names
 
 OFFICER, CERTIFIER = "officer", "certificate authority"
 """Roles of those who open totals beside the authority, and of who certifies all others."""
-UNKNOWN = "not in --keys"
+UNKNOWN, NO_KEYS = "not in --keys", "no --keys given"
 """Words in the place of a certificate's digest."""
 SIGNATURES = (
     "not in this file: signatures lie beside it, and securefl audit RUN --keys BUNDLE --verify "
@@ -301,11 +301,10 @@ class Provenance:
         return [table for table in found if table.rows]
 
     def _party(self, party: Party) -> tuple[str, ...]:
-        """Return the row of a party: a simulated server or authority has no certificate."""
-        own = (
-            self.simulated and party.role in {SERVER, AUTHORITY, OFFICER} and not party.fingerprint
-        )
-        unknown = "none: no process of its own" if own else UNKNOWN
+        """Return the row of a party: without --keys a simulated one has no certificate."""
+        unknown = UNKNOWN if self.consortium else NO_KEYS
+        if self.simulated and (not self.consortium or party.role in {SERVER, AUTHORITY, OFFICER}):
+            unknown = "none: no process of its own"
         state = party.state(self.began, self.ended)
         if self.simulated and party.fingerprint and party.role != CERTIFIER:
             state = f"{state}; its part was played by the one process"

@@ -32,6 +32,7 @@ from securefl.federation.lineage import Shown, Statement, beginning, extended
 from securefl.federation.opening import Opening
 from securefl.network.models_shown import CONTRADICTION, Contradiction, Said
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
+from securefl.runs.session import PROCESSES
 from securefl_cli.audit_report import auditor
 from securefl_cli.main import main
 from securefl_keys.identity import load_identity
@@ -69,6 +70,10 @@ def test_it_names_times_versions_keys_sizes_and_the_users_own_model(sealed):
     assert "digits" not in text
     assert "mlp" not in text
     assert {party.name for party in found.parties} == {"authority", "server", *found.data}
+    assert {row[2] for row in found.tables()[0].rows} == {"none: no process of its own"}
+    processes = [session | {"engine": PROCESSES} for session in found.sessions]
+    apart = replace(found, sessions=processes)
+    assert {row[2] for row in apart.tables()[0].rows} == {"no --keys given"}
 
 
 def test_each_file_counts_and_a_change_is_named(sealed, tmp_path):
