@@ -113,7 +113,6 @@ class FolderEvidence:
             openings = list(own)
         officers = [read_rows(path / name, Opening) for name in OFFICERS_OPENINGS]
         copies = [rows for rows in officers if rows] or [openings]
-        against = min((tuple(_foreign(rows, own)) for rows in copies), key=len)
         return cls(
             run,
             openings,
@@ -123,7 +122,9 @@ class FolderEvidence:
             officers=[row for rows in officers for row in rows],
             in_one_process=any(session.get("engine") != PROCESSES for session in sessions),
             odd_rows=tuple(_odd_rows(path)),
-            foreign_rows=() if log is None else against,
+            foreign_rows=()
+            if log is None
+            else min((tuple(_foreign(rows, own)) for rows in copies), key=len),
             own_log=log is not None,
         )
 

@@ -127,7 +127,7 @@ RULES: tuple[Rule[Compared], ...] = (
         Verdict.HOLDS,
         lambda found: not found.alarmed,
         f"no attack is found: each is likelier than {100 * ALARM:g} % under chance, over all tests "
-        "together; it says which AUC would have been found in {CONFIDENCE:.0%} of audits",
+        f"together; it says which AUC would have been found in {CONFIDENCE:.0%} of audits",
         _holds,
     ),
     Rule(
