@@ -89,7 +89,7 @@ COMMON_NOTES = (
 
 _FIRST = {
     Hidden.NOTHING: (
-        "The run hides nothing: the server had gradients and statistics of single clients. "
+        "The run hides nothing: the server had updates and statistics of single clients. "
         "Attacked were updates of one local step."
     ),
     Hidden.STATISTICS: "Attacked were updates of one local step.",
