@@ -2,14 +2,17 @@
 
 python docs/audit_table.py docs/audit.md
 python docs/audit_table.py docs/officer.md
+python docs/audit_table.py docs/results/audit-heart.md runs/heart/audit.json
 
-write the rules of verdicts, and what is kept until when, into the page, between its two comments.
+write the rules of verdicts, what is kept until when, and what a report says, into the page, between
+its two comments.
 docs/audited_demo.py makes the other table, a question a row, from the JSON of each audit.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +35,7 @@ from securefl.report.views import Shows
 
 BEGIN, END = "<!-- by docs/audit_table.py -->\n", "<!-- until here -->"
 KEPT = "<!-- retention, by docs/audit_table.py -->\n"
+REPORT = "<!-- a report, by docs/audit_table.py -->\n"
 RULES: Mapping[str, Sequence[Rule[Any]]] = {
     "Who saw what": exposure.RULES,
     "Membership inference": membership.RULES,
@@ -124,13 +128,22 @@ def sentences(audits: Mapping[str, Audit]) -> str:
 
 
 def _of_words(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ["---"] * 3, *lines))
+    ruler = ["---"] * len(columns)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ruler, *lines))
 
 
 def retention() -> str:
     """Return what a run leaves, and until when: the same rows as in a report."""
-    lines = (RETENTION.columns, ["---"] * len(RETENTION.columns), *RETENTION.rows)
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return _of_words(RETENTION.columns, RETENTION.rows)
+
+
+def report(audit: Audit) -> str:
+    """Return what each section of a report says, and what to do."""
+    rows = [
+        (audit.title(key), audit.verdict(key), audit.words(key), audit.sections[key]["do"] or "-")
+        for key in audit.sections
+    ]
+    return _of_words(("section", "verdict", "words", "what to do"), rows)
 
 
 def filled(page: str) -> str:
@@ -322,8 +335,13 @@ def main() -> None:
     """Write into a page what its comments ask for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("page", type=Path, help="a Markdown file with the two comments")
-    page = parser.parse_args().page
-    page.write_text(filled(page.read_text()))
+    parser.add_argument("numbers", nargs="?", type=Path, help="a report's JSON, whose words go in")
+    args = parser.parse_args()
+    text = filled(args.page.read_text())
+    if args.numbers:
+        audit = Audit(json.loads(args.numbers.read_text())["chapters"])
+        text = written(text, report(audit), REPORT)
+    args.page.write_text(text)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from securefl.audit.inversion.sum_attacks import SumEffort
 from securefl.audit.tracing import setup
 
 TINY = audits.AuditEffort(
-    "quick", 1, 2, 60, inversion.InversionEffort(2, 2, Search(3, 1), SumEffort(2, 4, Search(3, 1)))
+    "quick", 1, 2, 60, inversion.InversionEffort(2, 2, Search(3, 1), SumEffort(2, 6, Search(3, 1)))
 )
 
 

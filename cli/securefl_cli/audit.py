@@ -51,8 +51,8 @@ from securefl_cli.progress import steps_bar
     "--openings",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The authority's own log, openings.jsonl: each row of the run's sessions, or at its "
-    "models, that the log or the run's folder lacks is a leak.",
+    help="The authority's own log, openings.jsonl, or one officer's: each row of the run's "
+    "sessions, or at its models, that the log or the run's folder lacks is a leak.",
 )
 @click.option(
     "--sign",

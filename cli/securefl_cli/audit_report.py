@@ -29,7 +29,7 @@ def auditor(keys: Path | None, log: Path | None, page: str | None) -> Auditor:
     from securefl_keys import layout
     from securefl_keys.key_files import text_of
     from securefl_keys.policy import load_policy
-    from securefl_keys.roster import load_roster
+    from securefl_keys.roster import load_officers, load_roster
 
     if keys is None:
         return Auditor(openings=log, page=page)
@@ -41,18 +41,27 @@ def auditor(keys: Path | None, log: Path | None, page: str | None) -> Auditor:
         digest(text_of(keys / layout.POLICY).encode()),
     )
     known = (card.key_id, card.epoch) if card else ("", 0)
-    return Auditor([*_parties(keys, roster)], *known, log, page, files, policy.policy())
+    listed = load_officers(keys, roster.at)
+    return Auditor(
+        [*_parties(keys, roster)],
+        *known,
+        log,
+        page,
+        files,
+        policy.policy(),
+        officers=listed.names if listed else (),
+    )
 
 
 def _parties(keys: Path, roster: VerifiedRoster) -> Iterator[Party]:
     """Yield all that the consortium knows: members, former ones, and both authorities."""
-    from securefl.audit.provenance import Party
+    from securefl.audit.provenance import CERTIFIER, Party
     from securefl.crypto.artefact import digest, moment
     from securefl_keys.certificate_form import der_of, key_id_of
 
     for entry in roster.file.revoked:
         yield Party(entry.name, entry.role, key=entry.key_id, revoked=entry.at)
-    for member in [*roster.members.values(), *authority_certificate(keys, roster)]:
+    for member in [*roster.members.values(), *_authority(keys, roster)]:
         certificate = member.certificate
         yield Party(
             member.name,
@@ -65,7 +74,7 @@ def _parties(keys: Path, roster: VerifiedRoster) -> Iterator[Party]:
     ca = roster.ca
     yield Party(
         ca.name,
-        "certificate authority",
+        CERTIFIER,
         ca.fingerprint,
         moment(ca.certificate.not_valid_before_utc),
         moment(ca.certificate.not_valid_after_utc),
@@ -73,21 +82,20 @@ def _parties(keys: Path, roster: VerifiedRoster) -> Iterator[Party]:
     )
 
 
-def authority_certificate(keys: Path, roster: VerifiedRoster) -> Iterator[HolderCertificate]:
-    """Yield the authority's own certificate, which is in its key folder and in no bundle.
+def _authority(keys: Path, roster: VerifiedRoster) -> Iterator[HolderCertificate]:
+    """Yield the authority's own certificate, which an older release's bundles lack.
 
     Raises:
-        KeyFileError: it is damaged, or not of this consortium.
+        KeyFileError: it is damaged, or not of this consortium's authority.
     """
-    from securefl_keys.certificates import holder_certificate
     from securefl_keys.key_files import found_in, text_of
-    from securefl_keys.layout import AUTHORITY_CERTIFICATE
-    from securefl_keys.party_certificates import CertificateFile
+    from securefl_keys.layout import AUTHORITY_CERTIFICATE, BUNDLED_CERTIFICATE
+    from securefl_keys.party_certificates import authority_certificate
 
-    path = keys / AUTHORITY_CERTIFICATE
-    if path.exists():
-        with found_in(path):
-            yield holder_certificate(CertificateFile.parse(text_of(path)).identity, roster.ca)
+    for path in (keys / AUTHORITY_CERTIFICATE, keys / BUNDLED_CERTIFICATE):
+        if path.exists():
+            with found_in(path):
+                yield authority_certificate(text_of(path), roster.ca)
 
 
 def _card_key(keys: Path) -> CardKeys | None:

@@ -26,7 +26,11 @@ from securefl_keys.certificate_form import Role, read_pem
 from securefl_keys.certificates import ConsortiumAuthority, holder_certificate, read_authority
 from securefl_keys.identity import load_identity
 from securefl_keys.key_files import MAX_FILE_BYTES, found_in, parsed, require_no_secret, text_of
-from securefl_keys.party_certificates import transport_holder, transport_key
+from securefl_keys.party_certificates import (
+    authority_certificate,
+    transport_holder,
+    transport_key,
+)
 from securefl_keys.policy import PolicyFile
 from securefl_keys.roster import ALONE, OfficersFile, VerifiedRoster
 from securefl_keys.signed_file import Counting, SignedFile, now
@@ -48,7 +52,9 @@ CARDS: dict[Role, Path] = {
 }
 """Place of the authority's card key, by role; its text is the same in all."""
 COMMON = (layout.CA_CERTIFICATE, layout.ROSTER, layout.POLICY)
-"""Files of every bundle; `layout.OFFICERS` too, where there are officers."""
+"""Files of every bundle."""
+OPTIONAL = (layout.OFFICERS, layout.BUNDLED_CERTIFICATE)
+"""Files of bundles where there are officers; and of all but those that an older release wrote."""
 
 
 class BundledFile(BaseModel):
@@ -111,7 +117,7 @@ class Bundle:
         """Yield everything that is wrong with the bundle."""
         listed = {Path(entry.path): entry for entry in self.manifest.files}
         expected = {CARDS[self.manifest.role], *COMMON}
-        if set(listed) - {layout.OFFICERS} != expected or len(listed) != len(self.manifest.files):
+        if set(listed) - {*OPTIONAL} != expected or len(listed) != len(self.manifest.files):
             yield KeyFileError("the signed list has other files than this role's")
         sound = []
         for path in sorted(set(self.texts) | set(listed)):
@@ -169,6 +175,8 @@ class Bundle:
             keys = self.card_keys()
             self._require_epoch(keys.epoch)
             self._require_key(keys.key_id)
+        if path == layout.BUNDLED_CERTIFICATE:
+            authority_certificate(self.texts[path], self.ca)
         if path == layout.ROSTER:
             roster = self.roster().file
             self._require_epoch(roster.epoch)

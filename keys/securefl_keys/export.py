@@ -23,6 +23,7 @@ from securefl_keys.key_files import (
     text_of,
     write_new,
 )
+from securefl_keys.party_certificates import authority_certificate
 from securefl_keys.policy import PolicyFile
 from securefl_keys.roster import VerifiedRoster, card_keys_in
 from securefl_keys.signed_file import now
@@ -76,6 +77,7 @@ def _without_secrets(directory: Path, role: Role) -> dict[Path, str]:
     require_not_older(directory, CARDS[role])
     officers = [layout.OFFICERS] if (directory / layout.OFFICERS).exists() else []
     texts = {path: text_of(directory / path) for path in (CARDS[role], *COMMON, *officers)}
+    texts[layout.BUNDLED_CERTIFICATE] = text_of(directory / layout.AUTHORITY_CERTIFICATE)
     for path, text in texts.items():
         with found_in(directory / path):
             require_no_secret(text.encode())
@@ -88,6 +90,8 @@ def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]
     keys = card_keys_in(directory, CARDS[role], signer.roster)
     with found_in(directory / layout.POLICY):
         policy = PolicyFile.verified(texts[layout.POLICY], signer.ca)
+    with found_in(directory / layout.AUTHORITY_CERTIFICATE):
+        authority_certificate(texts[layout.BUNDLED_CERTIFICATE], signer.ca)
     at = signer.roster.at
     roster = VerifiedRoster.parse(texts[layout.ROSTER], signer.ca, at).file
     texts[layout.MANIFEST] = Manifest.signing(

@@ -139,12 +139,14 @@ _MATCHES = {
 _RELEASES = _of_match("securefl-releases/2", "releases", "authority")
 OF_MATCHES = (*_MATCHES.values(), _RELEASES)
 """Files of older releases, which nothing reads: profiles had a key of their own."""
+BUNDLED = {layout.MANIFEST: _MANIFEST, layout.BUNDLED_CERTIFICATE: _CERTIFICATE}
+"""Files that bundles alone have."""
 # A list of officers has card keys inside, so it is told first.
 KINDS = (*dict.fromkeys((_OFFICERS, *LAYOUT.values())), *OF_MATCHES, _MANIFEST)
 
 
 def kind_at(path: Path) -> FileFormat | None:
     """Return the format that belongs at a path of a key folder or bundle; None where none does."""
-    if path == layout.MANIFEST:
-        return _MANIFEST
+    if path in BUNDLED:
+        return BUNDLED[path]
     return _RELEASES if path.parent == layout.RELEASES else (LAYOUT | _MATCHES).get(path)

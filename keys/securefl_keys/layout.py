@@ -17,8 +17,9 @@ DIR/consortium/roster.json       clients', servers' and officers' certificates, 
 DIR/consortium/policy.json       what the authority may open, signed by it
 DIR/consortium/officers.json     the officers' names and card keys, where there are any; signed
 
-An exported bundle has `consortium/manifest.json` besides, and of the rest what its role may hold:
-`consortium` and one card key, which lies in `authority` for authority and officers.
+An exported bundle has `consortium/manifest.json` besides, a copy of the authority's certificates as
+`consortium/authority.crt`, and of the rest what its role may hold: `consortium` and one card key,
+which lies in `authority` for authority and officers.
 
 A member has a folder of its own, with files that it makes itself:
 
@@ -90,3 +91,5 @@ CONSORTIUM_FILES = (
 KEPT_BY_AUTHORITY = (AUTHORITY_KEY, CA_KEY, AUTHORITY_IDENTITY, AUTHORITY_CERTIFICATE)
 """Files that no bundle has."""
 MANIFEST = Path("consortium/manifest.json")
+BUNDLED_CERTIFICATE = Path("consortium/authority.crt")
+"""Copy of the authority's certificates in a bundle; an older release's has none."""

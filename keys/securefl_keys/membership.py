@@ -207,8 +207,9 @@ def dates_in(directory: Path, at: datetime) -> Iterator[Dates]:
     with found_in(path):
         ca = read_authority(text_of(path), at)
     yield _of(f"consortium {ca.name}", "signs all others", ca.certificate)
-    if (directory / layout.AUTHORITY_CERTIFICATE).exists():
-        yield from _both("authority", directory / layout.AUTHORITY_CERTIFICATE)
+    for path in (layout.AUTHORITY_CERTIFICATE, layout.BUNDLED_CERTIFICATE):
+        if (directory / path).exists():
+            yield from _both("authority", directory / path)
     for member in load_roster(directory, at=at).members.values():
         yield _of(f"{member.role} {member.name}", "signing", member.certificate)
 

@@ -23,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from securefl.errors import CertificateRefused, KeyFileError
 from securefl.network.identity import host_of
 from securefl_keys.certificate_form import (
+    AUTHORITY,
     ROLES,
     UNREADABLE,
     Extensions,
@@ -201,6 +202,24 @@ class CertificateFile:
     def text(self) -> str:
         """PEM text, the identity first."""
         return pem_of(self.identity) + (pem_of(self.transport) if self.transport else "")
+
+
+def authority_certificate(text: str, ca: ConsortiumAuthority) -> HolderCertificate:
+    """Return the certificate of the authority's identity in its file.
+
+    Dates are not looked at.
+
+    Raises:
+        ForeignAuthority: one of the file's certificates was not issued by this authority.
+        CertificateRefused: another role's, or one for TLS that is not bound to the identity.
+        KeyFileError: no such file.
+    """
+    file = CertificateFile.parse(text)
+    found = holder_certificate(file.identity, ca)
+    found.require_role(AUTHORITY.role)
+    if file.transport:
+        transport_holder(file.transport, ca).require_identity(found)
+    return found
 
 
 def issue_file(

@@ -33,7 +33,7 @@ def _points(
 ) -> Iterator[tuple[str, str]]:
     yield from _processing(run, of)
     yield from _parties(of)
-    yield from _recipients(run)
+    yield from _recipients(run, of)
     yield "Necessity and proportionality (7 b)", YOURS
     yield from _risks(run, of, sections)
     yield "Measures (7 d)", " ".join(_measures(run.config, run.ledger))
@@ -124,9 +124,10 @@ def _parties(of: Provenance) -> Iterator[tuple[str, str]]:
     yield "Of each party: operator, legal entity, address, contact, officer (DPO)", YOURS
 
 
-def _recipients(run: RunRecord) -> Iterator[tuple[str, str]]:
+def _recipients(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
     """Yield what each kind of party received, the first client for all."""
     told = set()
+    received = "Its part, played by the one process, received" if of.simulated else "Received"
     for view in views(run.ledger):
         if view.party == OUTSIDER:
             continue
@@ -137,7 +138,7 @@ def _recipients(run: RunRecord) -> Iterator[tuple[str, str]]:
         shown = sorted({str(f.shows) for f in view.fields if f.shows is not Shows.LENGTH})
         ciphertext = any(f.shows is Shows.LENGTH for f in view.fields)
         what = [*shown, *(["ciphertexts that it cannot read"] if ciphertext else [])]
-        yield f"Recipient: {role} (30 d)", f"Received {', '.join(what) or 'nothing'}"
+        yield f"Recipient: {role} (30 d)", f"{received} {', '.join(what) or 'nothing'}"
     yield (
         "Recipient: whoever gets the final model (30 d)",
         (

@@ -86,6 +86,11 @@ TRY_AGAIN = (
     "something, and audit again; what cannot be measured stands in the assessment as not known."
 )
 """Advice of a section that was not measured."""
+OF_THE_REPLAY = (
+    "Of another run are thus what was looked at byte by byte, what canaries show, and the attacks "
+    "'rounds' and 'updates' on membership."
+)
+"""Sentence on what follows from playing a run again."""
 WORKERS = 2
 """Processes that shadow models are trained in: as many as the smallest machine has cores."""
 
@@ -244,10 +249,15 @@ class _Audits:
         away = max(_apart(value, recorded[name]) for name, value in again.items())
         if away <= SAME:
             return f"the final model is within {away:.1e} of the recorded one"
+        why = "it was on another machine, by another version, or files were changed"
+        if not (self.evidence.in_one_process or self.config.run.reproducible):
+            why = (
+                "clients of separate processes draw anew in each session (run.reproducible = "
+                "false), so that nobody can tell whether it would be the same otherwise"
+            )
         return (
-            f"the final model is {away:.1e} away from the recorded one. What follows from playing "
-            "the run again is of another run: clients of separate processes draw anew in each "
-            "session, or it was on another machine, by another version, or files were changed"
+            f"the final model is {away:.1e} away from the recorded one: {why}. {OF_THE_REPLAY} "
+            "All else is of the recorded model and files"
         )
 
     def sections(self) -> Iterator[Section]:

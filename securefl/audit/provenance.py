@@ -32,7 +32,9 @@ from securefl.runs.task_record import DataRecord, TaskRecord, task_record
 from securefl.settings.load import flat
 from securefl.task import Task, client_names
 
-UNKNOWN = "not in --keys"
+OFFICER, CERTIFIER = "officer", "certificate authority"
+"""Roles of those who open totals beside the authority, and of who certifies all others."""
+UNKNOWN, NO_KEYS = "not in --keys", "no --keys given"
 """Words in the place of a certificate's digest."""
 SIGNATURES = (
     "not in this file: signatures lie beside it, and securefl audit RUN --keys BUNDLE --verify "
@@ -119,6 +121,8 @@ class Auditor:
     """None where no consortium's folder was given."""
     policy: Policy | None = None
     """The consortium's policy at the audit, which the run's openings are held against."""
+    officers: Sequence[str] = ()
+    """Names of the officers at the audit, the authority first; empty where it is alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +228,11 @@ class Provenance:
         ]
         return {
             "Parties": self._played(),
-            "Run": f"{self.began or 'unknown'} to {self.ended}, sessions: {len(self.sessions)}",
+            "Run": (
+                f"{self.began or 'unknown'} to {self.ended}, by the clock of "
+                f"{'its machine' if self.simulated else 'the server'}; sessions: "
+                f"{len(self.sessions)}"
+            ),
             "Versions": "; ".join(dict.fromkeys(versions)) or "unknown",
             "Audited": f"{self.made}, by SecureFL {version('securefl')}",
             "Audited by": self.audited_by,
@@ -283,16 +291,24 @@ class Provenance:
                 + [("all: one test set", "0", f"{n:,}") for n in [self.shared_test] if n],
             ),
             PageTable("Model and data of the user's own", ("What", "Form"), self._own()),
-            PageTable("Settings", ("Key", "Value"), list(flat(self.settings))),
+            PageTable(
+                'Settings (where privacy.level = "none", the others of privacy change nothing)',
+                ("Key", "Value"),
+                list(flat(self.settings)),
+            ),
             PageTable("Files of the run", ("File", "SHA-256"), sorted(self.files.items())),
         ]
         return [table for table in found if table.rows]
 
     def _party(self, party: Party) -> tuple[str, ...]:
-        """Return the row of a party: a simulated server or authority has no certificate."""
-        own = self.simulated and party.role in {SERVER, AUTHORITY} and not party.fingerprint
-        unknown = "none: no process of its own" if own else UNKNOWN
-        dates = party.since or "-", party.until or "-", party.state(self.began, self.ended)
+        """Return the row of a party: without --keys a simulated one has no certificate."""
+        unknown = UNKNOWN if self.consortium else NO_KEYS
+        if self.simulated and (not self.consortium or party.role in {SERVER, AUTHORITY, OFFICER}):
+            unknown = "none: no process of its own"
+        state = party.state(self.began, self.ended)
+        if self.simulated and party.fingerprint and party.role != CERTIFIER:
+            state = f"{state}; its part was played by the one process"
+        dates = party.since or "-", party.until or "-", state
         known = party.fingerprint or unknown, party.key or unknown
         return party.name, party.role, *known, *dates
 
@@ -433,7 +449,15 @@ def _parties(
         else:
             role = AUTHORITY if name == AUTHORITY else "client"
             yield members.get((name, role), Party(name, role))
-    yield from (member for member in known if member.role == "certificate authority")
+        if name == AUTHORITY:
+            for officer in _officers(run.config.exchange.officers, by.officers):
+                yield members.get((officer, OFFICER), Party(officer, OFFICER))
+    yield from (member for member in known if member.role == CERTIFIER)
+
+
+def _officers(n: int, listed: Sequence[str]) -> Sequence[str]:
+    """Return the names of the officers beside the authority: numbers, where as many are unknown."""
+    return listed[1:] if len(listed) == n else [f"officer {i}" for i in range(2, n + 1)]
 
 
 def _without_digests(record: TaskRecord) -> TaskRecord:

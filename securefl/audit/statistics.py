@@ -151,7 +151,13 @@ def p_value_of_rate(roc: Roc, fpr: float) -> float:
     return float(hypergeom.cdf(b, m + n, n, a + b))
 
 
-def least_visible_area(members: int, others: int, probability: float) -> float:
-    """Return the AUC that has so small a probability under no difference, without ties."""
+def least_visible_area(
+    members: int, others: int, probability: float, power: float = CONFIDENCE
+) -> float:
+    """Return the AUC of an attack that a test finds in this share of audits, `power`.
+
+    The test finds what has so small a probability under no difference, without ties. The deviation
+    of a measured AUC is taken to be that under no difference.
+    """
     deviation = sqrt((members + others + 1) / (12 * members * others))
-    return float(0.5 + norm.isf(probability) * deviation)
+    return float(0.5 + (norm.isf(probability) + norm.ppf(power)) * deviation)

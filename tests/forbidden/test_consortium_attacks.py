@@ -154,14 +154,17 @@ def test_an_older_roster_does_not_go_with_a_newer_list(consortium):
         load_bundle(consortium.root / "new", "server")
 
 
-@pytest.mark.parametrize("changed", ["another key", "another epoch"])
+@pytest.mark.parametrize("changed", ["another key", "another epoch", "another role"])
 @pytest.mark.parametrize("role", CARDS)
 def test_a_list_goes_with_the_key_that_it_names(consortium, foreign, role, changed):
     """Though the certificate authority itself has signed the digest of another file."""
     signer, path = open_signer(consortium.keys, PASSPHRASE, now()), CARDS[role]
     texts = bundle_texts(consortium.keys, role, signer)
     require_sound(Bundle.of(texts, None, now()), role)
-    if changed == "another key":
+    if changed == "another role":
+        path = layout.BUNDLED_CERTIFICATE
+        texts[path] = (consortium.root / "alice/identity.crt").read_text()
+    elif changed == "another key":
         texts[path] = (foreign.keys / path).read_text()
     else:
         texts[path] = rewritten(consortium.keys / path, epoch=2)
@@ -170,8 +173,12 @@ def test_a_list_goes_with_the_key_that_it_names(consortium, foreign, role, chang
     entry = BundledFile(path=str(path), n_bytes=len(content), sha256=digest(content))
     files = tuple(entry if file.path == str(path) else file for file in listed.files)
     texts[layout.MANIFEST] = listed.signed_anew(signer.ca, signer.key, now(), files=files)
-    what = "another key than the" if changed == "another key" else "epoch 2, the"
-    with pytest.raises(KeyFileError, match=f"{path}: of {what} signed list names"):
+    why = {
+        "another key": "of another key than the signed list names",
+        "another epoch": "of epoch 2, the signed list names",
+        "another role": "alice's certificate is for the role client, not for authority as needed",
+    }
+    with pytest.raises(KeyFileError, match=f"{path}: {why[changed]}"):
         require_sound(Bundle.of(texts, None, now()), role)
 
 

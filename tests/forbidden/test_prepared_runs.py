@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -75,7 +76,7 @@ TELLS = (
     "whoever has the final model, picks the training record out of two in {} of the cases (50 % "
     "is guessing)."
 )
-SUM = "Nobody received a single client's update, and everybody the sum of all of a round. "
+SUM = "Nobody received a single client's update, and all parties the sum of all of a round. "
 TOTAL = "Who reads a total of all clients says in {} of cases (50 % is guessing) which of two "
 TOTAL += "records was in{}"
 NO_CLAIM = "No ε is claimed, so nothing bounds what the model tells of a record. Canary records "
@@ -380,7 +381,8 @@ PREPARED = {
                 (
                     r"None of 1 attack told training records from others better than by chance\. "
                     r"An attack that picks .* in 5[0-9]\.\d% of the cases \(50 % is guessing\) "
-                    r"would have been noticed with these 400 and 400 records\."
+                    r"would have been noticed with these 400 and 400 records, in 95% of audits; a "
+                    r"weaker one may have been missed\."
                 ),
             )
         },
@@ -401,7 +403,7 @@ PREPARED = {
         measured(
             INVERSION,
             inversion.UPDATES_SEALED,
-            SumsFound("rows", "4 clients, 5 steps of 32", False, False, 0.0, ("3 clients",)),
+            SumsFound("rows", "4 clients, 5 steps of 32", False, False, 0.0, True, ("3 clients",)),
         ),
         {
             INVERSION: (
@@ -523,6 +525,26 @@ def test_the_authoritys_own_log_makes_a_run_of_processes_checked(prepared):
     assert verdict == "holds"
     assert "So say the run's folder and the authority's own log." in words
     assert BY_FOLDER not in words
+
+
+def test_a_run_of_processes_played_again_says_why_it_is_another_run(
+    prepared, tmp_path, monkeypatch
+):
+    """Clients draw anew, but where the settings have them draw by the seed; and what follows."""
+    run = shutil.copytree(prepared("processes of a consortium").folder, tmp_path / "run")
+    monkeypatch.setattr(audits._Audits, "sections", lambda self: ())
+    assert "is within" in audits.audit_run(run).facts["Played again"]
+    monkeypatch.setattr(audits, "SAME", -1.0)
+    by_seed = audits.audit_run(run).facts["Played again"]
+    assert "it was on another machine, by another version, or files were changed. Of" in by_seed
+    path = run / "config.json"
+    settings = json.loads(path.read_text())
+    settings["run"]["reproducible"] = False
+    path.write_text(json.dumps(settings))
+    anew = audits.audit_run(run).facts["Played again"]
+    assert "clients of separate processes draw anew in each session" in anew
+    assert "files were changed" not in anew
+    assert all(audits.OF_THE_REPLAY in said for said in (by_seed, anew))
 
 
 OF_FOLDERS = {EXPOSURE, ENCRYPTION}

@@ -52,7 +52,7 @@ def test_a_secret_in_a_folder_that_is_given_away_is_found(consortium, folder):
 
 
 def test_bundles_hold_just_these_files(consortium):
-    """Nothing of the authority's own folder but the public key of cards, which all roles have."""
+    """Nothing of the authority's own folder but its certificates and the public key of cards."""
     files = {
         path.relative_to(consortium.root / "bundles").as_posix()
         for path in (consortium.root / "bundles").rglob("*")
@@ -63,7 +63,8 @@ def test_bundles_hold_just_these_files(consortium):
         "server": {"server/public.key"},
         "authority": {"authority/public.key"},
     }
-    common = {f"consortium/{n}" for n in ("ca.crt", "roster.json", "policy.json", "manifest.json")}
+    names = ("ca.crt", "authority.crt", "roster.json", "policy.json", "manifest.json")
+    common = {f"consortium/{name}" for name in names}
     assert files == {f"{role}/{path}" for role, paths in own.items() for path in paths | common}
 
 

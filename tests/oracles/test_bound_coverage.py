@@ -11,7 +11,7 @@ import pytest
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from made_findings import records_showing
 from scipy.optimize import linprog
-from scipy.stats import nct, norm
+from scipy.stats import binom, nct, norm
 
 from securefl.audit.bounds import fdp_bound
 from securefl.audit.bounds.canary_bounds import one_run_bound, refuted_by_either, refuted_epsilon
@@ -156,6 +156,19 @@ def test_bounds_cover_where_they_hold(number):
         assert now > 2 * before
     elif mechanism.epsilon:
         assert now >= before
+
+
+def test_the_page_says_of_each_bound_that_holds_what_was_asked_of_it():
+    """Of 4 repetitions; and chance's range is that of the binomial distribution."""
+    rows = bound_coverage.known(4).splitlines()
+    of_mu = [row for row in rows if row.startswith("| Gaussian, μ = 1: ")]
+    assert len(of_mu) == len(bound_coverage.NAMES)
+    level = {row.split(" | ")[0].split(": ")[1]: row.split(" | ")[1] for row in of_mu}
+    assert [level[name] for name in bound_coverage.NAMES] == ["5.0%", *["2.5%"] * 3, "5.0%"]
+    assert not [row for row in rows if row.startswith("| Laplace: guesses, Gaussian noise")]
+    (chance,) = (row for row in rows if row.startswith("| 5.0% |"))
+    assert "| 4 to 16 (2.0% to 8.0%) |" in chance
+    assert float(binom.cdf(16, 200, 0.05) - binom.cdf(3, 200, 0.05)) >= 0.95
 
 
 def test_canary_clients_are_right_where_the_noise_is_as_promised(monkeypatch):

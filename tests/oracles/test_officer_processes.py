@@ -8,11 +8,13 @@ import secrets
 
 import pytest
 import torch
+from cryptography.hazmat.primitives import hashes
 from over_loopback import NAMES, incidents_of, made_up_task, model_of
 from process_axes import SELECTIONS
 from with_officers import OFFICERS, OTHERS, SEALED, Officers, OfficersJob, WithOfficers
 
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
+from securefl.audit.provenance import Provenance
 from securefl.audit.replay import replayed
 from securefl.build.training import precision_of
 from securefl.crypto.one_time import KEY_SUM_BYTES
@@ -21,7 +23,10 @@ from securefl.federation.message import SCORING
 from securefl.federation.opening import Opening
 from securefl.network import bodies
 from securefl.network.authority import AuthorityProcess
-from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS, read_rows
+from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS, read_rows, read_run
+from securefl_cli.audit_report import auditor
+from securefl_keys.layout import IDENTITY_CERTIFICATE
+from securefl_keys.party_certificates import CertificateFile
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "cheap_guesses")
 ROUNDING = 1e-5
@@ -62,7 +67,10 @@ def answered(run, name=OPENINGS):
 
 
 def test_a_run_with_officers_is_that_of_a_simulation(job, usual):
-    """The same model to rounding, all totals opened, and in the folder each officer's own log."""
+    """The same model to rounding, all totals opened, and in the folder each officer's own log.
+
+    A report by a client's bundle names authority and officers by their certificates.
+    """
     here = job()
     loop = WithOfficers(here)
     loop.run()
@@ -78,6 +86,16 @@ def test_a_run_with_officers_is_that_of_a_simulation(job, usual):
         log = here.folder / "authority" if name == "authority" else here.officer_folder(name)
         fetched = (run / OFFICERS_OPENINGS[number]).read_text()
         assert fetched == (log / OPENINGS).read_text()
+    site = here.consortium.site
+    by = auditor(site.folder / "bundles/client", None, None)
+    of = Provenance.of(read_run(run), here.task, opened, by, shipped=True)
+    parties = {row[0]: row[1:] for row in of.tables()[0].rows}
+    assert [parties[name][0] for name in OFFICERS] == ["authority", "officer", "officer"]
+    for name in OFFICERS:
+        own = site.keys / name if name == "authority" else site.folder / name
+        certificate = CertificateFile.parse((own / IDENTITY_CERTIFICATE).read_text()).identity
+        assert parties[name][1] == certificate.fingerprint(hashes.SHA256()).hex()
+        assert parties[name][-1] == "valid"
         assert answered(run, OFFICERS_OPENINGS[number]) == answered(run)
     assert not (run / OFFICERS_OPENINGS[3]).exists()
 
@@ -295,13 +313,26 @@ def leaks(here):
 
 
 def test_an_audit_finds_lists_that_officers_were_shown(job):
-    """None in an honest run; two lists, or a short one, in an officer's log are found."""
+    """None in an honest run; two lists, or a short one, in an officer's log are found.
+
+    An officer's own log is held against the folder's copy of it: one that was away lacks rows.
+    """
     here = job()
     WithOfficers(here).run()
     path = here.folder / "run" / OFFICERS_OPENINGS[1]
     about = [leak for leak in leaks(here) if leak.what not in SCORING]
     assert about == []
     honest = path.read_text()
+    own = here.officer_folder(OTHERS[0]) / OPENINGS
+    assert FolderEvidence.of(here.record, own).foreign_rows == ()
+    path.write_text("".join(honest.splitlines(keepends=True)[:-2]))
+    assert {why for _, why in FolderEvidence.of(here.record, own).foreign_rows} == set()
+    for name in (OFFICERS_OPENINGS[0], OFFICERS_OPENINGS[2]):
+        (here.folder / "run" / name).unlink()
+    (one, two) = FolderEvidence.of(here.record, own).foreign_rows
+    assert one[1] == two[1] == "opened, and not in the folder"
+    own.write_text(path.read_text())
+    assert FolderEvidence.of(here.record, own).foreign_rows == ()
     row = json.loads(honest.splitlines()[0])
     other = row | {"signers": row["signers"][:4], "n_clients": 4}
     path.write_text(honest + json.dumps(other) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from securefl.audit.inversion.sum_attacks import SumAttacker, SumEffort, attacke
 from securefl.audit.inversion.target import NormalisedBatch, Target
 from securefl.audit.inversion.unit_inputs import Share, inputs_shown, known_first_layer
 from securefl.audit.rules import Verdict
+from securefl.errors import ConfigError
 from securefl.norms.find import statistics
 
 LR = 0.1
@@ -161,7 +163,7 @@ def test_the_section_of_a_sealed_model_is_about_its_own_sums():
     """Rows of one step of one row each come back; of 32 each, none; FedTAN's are not tried."""
     leaks = judged(RoundShape(4, 1, 1))
     assert leaks.verdict is Verdict.LEAKS
-    assert "everybody the sum" in leaks.words
+    assert "all parties the sum" in leaks.words
     table = leaks.tables[0]
     assert [row[0] for row in table.rows][-1] == "4 clients, 1 step of 1 (this run)"
     assert table.rows[0][0].endswith(" (trial)")
@@ -180,7 +182,26 @@ def test_the_section_of_a_sealed_model_is_about_its_own_sums():
     assert "sum of 3 clients, 1 step of 1: gain over baseline, first layer" in names
     pooled = judged(RoundShape(4, 1, 8), normalised=NormalisedBatch.POOLED)
     assert pooled.verdict is Verdict.OPEN
-    assert "could not be tried" in pooled.words
+    assert pooled.words.startswith("Not measured: all parties received the sum")
+    assert pooled.words.endswith("(4 clients, 1 step of 8), and " + NONE)
+    assert pooled.trials.startswith("These attacks could be tried on no smaller sum. ")
+
+
+NONE = "these attacks could be tried neither on such a sum nor on a smaller one."
+
+
+def test_where_no_sum_can_be_tried_the_section_says_so():
+    """One row a client makes no mini-batch that BN normalises; one sum has no interval."""
+    made = opened(RoundShape(4, 1, 1), normalised=NormalisedBatch.BATCH)
+    none = replace(made, clients=[(x[:1], y[:1]) for x, y in made.clients])
+    effort = InversionEffort(2, 2, Search(1, 1), SumEffort(2, 8, Search(1, 1)))
+    found = inversion_section([made.target], 0, effort, Hidden.UPDATES, none)
+    assert not found.measured
+    assert found.words.endswith(NONE)
+    (row,) = found.tables[0].rows
+    assert row[:2] == ("4 clients, 1 step of 1 (this run)", "none could be tried")
+    with pytest.raises(ConfigError, match="sums = 1: must be 2 at least"):
+        SumEffort(1, 2, Search(1, 1))
 
 
 def test_fedtans_small_sums_are_matched():

@@ -113,8 +113,10 @@ def hidden(exact, adaptive, least):
     return HiddenStatistics(Attacker.JOINT, exact, adaptive, least, least)
 
 
-def summed(tried=True, rebuilt=False, smaller=()):
-    return SumsFound("rows", "5 clients, 1 step of 8", tried, rebuilt, 0.5 * rebuilt, smaller)
+def summed(tried=True, rebuilt=False, smaller=(), tried_smaller=True):
+    tried, tried_smaller = tried or rebuilt, tried_smaller or bool(smaller)
+    of = "rows", "5 clients, 1 step of 8"
+    return SumsFound(*of, tried, rebuilt, 0.5 * rebuilt, tried_smaller, smaller)
 
 
 # Tracing.
@@ -149,7 +151,7 @@ TOLD += "whoever has the final model, picks the training record out of two in {}
 TOLD += "(50 % is guessing)."
 NO_EPSILON = "No ε is claimed, so nothing bounds what the model tells of a record. "
 COSTS = "Hiding the statistics costs attackers something, and images are "
-ALL = "Nobody received a single client's update, and everybody the sum of all of a round. "
+ALL = "Nobody received a single client's update, and all parties the sum of all of a round. "
 OUT_OF = "says in {} of cases (50 % is guessing) which of two records was in"
 OF_TOTAL = "Who reads a total of all clients " + OUT_OF
 SIZES = " Totals of several lists of clients were opened, each with its weight, and from these "
@@ -212,8 +214,9 @@ MADE = {
             Compared([attack(0.9, 0.5)], 100, 100, 0.01),
             (
                 "None of 1 attack told training records from others better than by chance. An "
-                "attack that picks the training record out of two in 59.5% of the cases (50 % "
-                "is guessing) would have been noticed with these 100 and 100 records."
+                "attack that picks the training record out of two in 66.3% of the cases (50 % "
+                "is guessing) would have been noticed with these 100 and 100 records, in 95% of "
+                "audits; a weaker one may have been missed."
             ),
         ),
         (
@@ -325,6 +328,14 @@ MADE = {
             summed(tried=False, smaller=("3 clients",)),
             ALL + "One of this run (5 clients, 1 step of 8) is too large for these attacks, which "
             "is no proof, since smaller ones gave something away",
+        ),
+        (
+            summed(tried=False, tried_smaller=False),
+            (
+                "Not measured: all parties received the sum of all updates of a round (5 clients, "
+                "1 step of 8), and these attacks could be tried neither on such a sum nor on a "
+                "smaller one"
+            ),
         ),
         (
             summed(tried=False),
@@ -581,7 +592,11 @@ ANY = {
     "Gradient inversion, statistics sealed": comparisons,
     "Gradient inversion, nothing sealed": comparisons,
     "Gradient inversion, model sealed": st.builds(
-        summed, st.booleans(), st.booleans(), st.sampled_from([(), ("3 clients", "5 clients")])
+        summed,
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from([(), ("3 clients", "5 clients")]),
+        st.booleans(),
     ),
     "Tracing": st.builds(
         lambda statistics, profiles, sigma, *aucs: Traced(
@@ -666,6 +681,8 @@ def sums_are_true(found, verdict, words):
     assert ("no rows were rebuilt" in words) == (found.tried and not found.rebuilt)
     assert "clients" not in words.replace(found.own, "")
     assert ("largest of 5 clients" in of_smaller(found)) == bool(found.smaller)
+    assert ("gave nothing away" in of_smaller(found)) == (found.tried_smaller and not found.smaller)
+    assert words.startswith("Not measured:") == (not (found.tried or found.tried_smaller))
 
 
 def tracing_is_true(found, verdict, words):

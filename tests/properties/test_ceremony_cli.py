@@ -81,9 +81,9 @@ def test_the_transcript_of_a_ceremony(ceremony):
     ) + (f"Next: securefl keys export --keys {root}/keys --out …\n")
     assert told[4].startswith("hub is a server in roster version 3.\n")
     assert told[5].splitlines()[:3] == [
-        f"{root}/bundles/client: for the client; 4 files, roster version 3, no secret",
-        f"{root}/bundles/server: for the server; 4 files, roster version 3, no secret",
-        f"{root}/bundles/authority: for the authority; 4 files, roster version 3, no secret",
+        f"{root}/bundles/client: for the client; 5 files, roster version 3, no secret",
+        f"{root}/bundles/server: for the server; 5 files, roster version 3, no secret",
+        f"{root}/bundles/authority: for the authority; 5 files, roster version 3, no secret",
     ]
     assert PASSPHRASE not in "".join(told)
 
@@ -142,9 +142,9 @@ def test_one_role_is_exported_alone(ceremony):
     """With --role the named folder is the bundle itself."""
     root, _ = ceremony
     told = said("export", "--keys", root / "keys", "--role", "server", "--out", root / "one")
-    assert told.startswith(f"{root}/one: for the server; 4 files")
+    assert told.startswith(f"{root}/one: for the server; 5 files")
     names = {path.name for path in (root / "one/consortium").iterdir()}
-    assert names == {"ca.crt", "manifest.json", "policy.json", "roster.json"}
+    assert names == {"authority.crt", "ca.crt", "manifest.json", "policy.json", "roster.json"}
 
 
 @pytest.mark.parametrize("gone", ["server/public.key", "clients/public.key"])

@@ -87,7 +87,7 @@ def test_show_and_verify_name_the_officers(panel):
     assert "2 of 3 officers open sums: authority, olga, otto.\n" in told
     assert "It can add up keys of sums as the first officer, with the passphrase." in told
     told = said("export", "--keys", panel / "keys", "--out", panel / "bundles")
-    assert f"{panel}/bundles/officer: for the officer; 5 files" in told
+    assert f"{panel}/bundles/officer: for the officer; 6 files" in told
     told = said("verify", panel / "bundles/officer", "--identity", panel / "olga")
     assert "It can show that it is the officer olga." in told
     assert "It cannot open a sum without other officers." in told

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from audited_runs import expected, settings, task_of
 from click.testing import CliRunner
-from consortium_files import CLIENTS, SERVER, revoke
+from consortium_files import BUNDLES, CLIENTS, SERVER, revoke
 from made_findings import FINDINGS
 
 import securefl
@@ -25,13 +25,14 @@ from securefl.audit.provenance import (
     differences,
 )
 from securefl.build.training import precision_of
-from securefl.errors import ConfigError, RunFolderError
+from securefl.errors import CertificateRefused, ConfigError, RunFolderError
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.federation.ledger import utc_now
 from securefl.federation.lineage import Shown, Statement, beginning, extended
 from securefl.federation.opening import Opening
 from securefl.network.models_shown import CONTRADICTION, Contradiction, Said
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
+from securefl.runs.session import PROCESSES
 from securefl_cli.audit_report import auditor
 from securefl_cli.main import main
 from securefl_keys.identity import load_identity
@@ -69,6 +70,10 @@ def test_it_names_times_versions_keys_sizes_and_the_users_own_model(sealed):
     assert "digits" not in text
     assert "mlp" not in text
     assert {party.name for party in found.parties} == {"authority", "server", *found.data}
+    assert {row[2] for row in found.tables()[0].rows} == {"none: no process of its own"}
+    processes = [session | {"engine": PROCESSES} for session in found.sessions]
+    apart = replace(found, sessions=processes)
+    assert {row[2] for row in apart.tables()[0].rows} == {"no --keys given"}
 
 
 def test_each_file_counts_and_a_change_is_named(sealed, tmp_path):
@@ -288,6 +293,8 @@ def test_certificates_and_policy_of_the_audit_are_not_taken_for_the_runs(sealed)
         by = Auditor([member], key_id, mine.epoch + 1, consortium=files, policy=Policy(**rules))
         of = provenance_of(sealed, by)
         (server,) = (party for party in of.parties if party.name == SERVER)
+        (row,) = (row for row in of.tables()[0].rows if row[0] == SERVER)
+        assert row[-1].endswith("; its part was played by the one process")
         return server.state(of.began, of.ended), of.facts()["Consortium"]
 
     n = len(read_rows(sealed / OPENINGS, Opening))
@@ -326,16 +333,20 @@ def test_a_partys_certificate_has_a_state_at_the_run(dates, state):
     assert Party("a", "client", **dates).state("2026-06-01", "2026-06-03") == state
 
 
-def test_the_authoritys_own_certificate_is_named_from_its_key_folder(consortium):
-    """It is in no bundle, and in no roster."""
-    named = {
-        place: {p.name: p for p in auditor(place, None, None).members}
-        for place in (consortium.keys, consortium.bundle("client"))
-    }
-    authority = named[consortium.keys]["authority"]
+def test_the_authoritys_own_certificate_is_named_from_its_key_folder_and_any_bundle(consortium):
+    """It is in no roster; a bundle of an older release lacks it; a member's is none."""
+    old = consortium.bundle("client")
+    places = [consortium.keys, *map(consortium.bundle, BUNDLES)]
+    named = [{p.name: p for p in auditor(place, None, None).members} for place in places]
+    authority, server = named[0]["authority"], named[0][SERVER]
     assert (authority.role, len(authority.fingerprint), len(authority.key)) == ("authority", 64, 64)
-    assert "authority" not in named[consortium.bundle("client")]
-    server = named[consortium.keys][SERVER]
+    assert [found["authority"] for found in named] == [authority] * 4
+    own = old / "consortium/authority.crt"
+    shutil.copy(consortium.root / CLIENTS[0] / "identity.crt", own)
+    with pytest.raises(CertificateRefused, match="for the role client, not for authority"):
+        auditor(old, None, None)
+    own.unlink()
+    assert "authority" not in {party.name for party in auditor(old, None, None).members}
     shown = Provenance(
         "", "", (), [authority, server], (), {}, {}, 0, None, {}
     ).tables()  # both digests, each under its name

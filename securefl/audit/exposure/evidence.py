@@ -96,9 +96,10 @@ class FolderEvidence:
 
         Args:
             run: the run.
-            log: the authority's own log, of which the rows of the run's sessions and those at
-                its models count; None where it is not at hand. It is believed where the folder
-                has none.
+            log: the authority's own log, or one officer's, of which the rows of the run's sessions
+                and those at its models count; None where it is not at hand. It is believed where
+                the folder has none. Of officers the folder has copies: it is held against the
+                nearest, since not each officer answers all.
 
         Raises:
             RunFolderError: a file is damaged, or there is no log where `log` says.
@@ -110,16 +111,20 @@ class FolderEvidence:
         own: Sequence[Opening] = () if log is None else _own_log(log, path, sessions, openings)
         if not (path / OPENINGS).exists():
             openings = list(own)
+        officers = [read_rows(path / name, Opening) for name in OFFICERS_OPENINGS]
+        copies = [rows for rows in officers if rows] or [openings]
         return cls(
             run,
             openings,
             read_rows(path / INCIDENTS, Incident),
             frozenset(file.name for file in path.iterdir()),
             max(1, len(sessions)),
-            officers=[row for name in OFFICERS_OPENINGS for row in read_rows(path / name, Opening)],
+            officers=[row for rows in officers for row in rows],
             in_one_process=any(session.get("engine") != PROCESSES for session in sessions),
             odd_rows=tuple(_odd_rows(path)),
-            foreign_rows=() if log is None else tuple(_foreign(openings, own)),
+            foreign_rows=()
+            if log is None
+            else min((tuple(_foreign(rows, own)) for rows in copies), key=len),
             own_log=log is not None,
         )
 
@@ -247,6 +252,7 @@ def _own_log(
 
 
 def _foreign(folder: Sequence[Opening], own: Sequence[Opening]) -> Iterator[tuple[Opening, str]]:
+    """Yield the rows that one of two logs lacks, and which of them does."""
     in_folder, in_own = Counter(folder), Counter(own)
     yield from ((row, "not in the authority's own log") for row in in_folder - in_own)
     yield from ((row, "opened, and not in the folder") for row in in_own - in_folder)

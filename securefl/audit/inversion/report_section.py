@@ -89,7 +89,7 @@ COMMON_NOTES = (
 
 _FIRST = {
     Hidden.NOTHING: (
-        "The run hides nothing: the server had gradients and statistics of single clients. "
+        "The run hides nothing: the server had updates and statistics of single clients. "
         "Attacked were updates of one local step."
     ),
     Hidden.STATISTICS: "Attacked were updates of one local step.",
@@ -194,7 +194,8 @@ def _with_sums(
     Its own tables and pictures are of single updates, which this run sealed: they become trials.
     """
     tried = tried_sums(opened, effort.sums, seed)
-    found = tried.found(opened.kind().noun)
+    kind = opened.kind()
+    found = tried.found(kind.noun)
     verdict, words, do = decided(UPDATES_SEALED, found)
     return replace(
         section,
@@ -203,7 +204,7 @@ def _with_sums(
         words=f"{words}{figures(tried.own)}.",
         trials=f"{of_smaller(found)}{figures(*tried.small)}. {section.words}",
         numbers=[*sum_numbers(tried, seed), *section.numbers],
-        tables=[sum_table(tried), *map(_as_trial, section.tables)],
+        tables=[sum_table(tried, kind), *map(_as_trial, section.tables)],
         pictures=[*map(_as_trial, section.pictures)],
         notes=[*SUM_NOTES, *section.notes],
     )

@@ -38,18 +38,25 @@ from securefl.audit.inversion.unit_inputs import (
     known_first_layer,
 )
 from securefl.audit.statistics import Interval
+from securefl.errors import ConfigError
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class SumEffort:
-    """Effort of attacks on sums."""
+    """Effort of attacks on sums; ConfigError where it can try none."""
 
     sums: int
-    """Sums of each shape."""
+    """Sums of each shape, two at least: intervals are over sums."""
     most_matched: int
     """Largest number of samples in a sum whose gradient is matched."""
     search: Search
+
+    def __post_init__(self) -> None:
+        if self.sums < 2:
+            raise ConfigError(
+                f"SumEffort: sums = {self.sums}: must be 2 at least, since intervals are over sums"
+            )
 
 
 class SumAttacker(StrEnum):

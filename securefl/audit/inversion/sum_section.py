@@ -6,6 +6,7 @@ from typing import final
 
 from securefl.audit.findings import Number
 from securefl.audit.inversion.opened_total import OpenedRound, RoundShape
+from securefl.audit.inversion.sample_kind import SampleKind
 from securefl.audit.inversion.sum_attacks import AttackedSums, SumAttacker, SumEffort, attacked_sums
 from securefl.audit.inversion.verdict import SumsFound
 from securefl.io.html import PageTable
@@ -16,6 +17,8 @@ MOST_STEPS = 20
 """Local steps up to which small sums are tried with as many as the run's."""
 MOST_GRADIENTS = 2000
 """Number of clients' gradients that sums of one shape are made of at most."""
+NONE_TRIED = "none could be tried"
+"""Words in the place of attacks on a sum."""
 METHODS = {
     SumAttacker.FIRST_LAYER: "inputs of units of the first layer, or of pairs, that one sample "
     "alone was on for, where the model says that it would have had this gradient",
@@ -64,6 +67,7 @@ class SumsTried:
             recovered=max(map(self.own.recovered, self.own.by.values()), default=0.0)
             if self.own
             else 0.0,
+            tried_smaller=any(one.by for one in self.small),
             smaller=tuple(rebuilt),
         )
 
@@ -111,10 +115,9 @@ def sum_numbers(tried: SumsTried, seed: int) -> Iterator[Number]:
             yield Number(f"{over}: recovered, {name}", share, clear, seed, unit="%")
 
 
-def sum_table(tried: SumsTried) -> PageTable:
+def sum_table(tried: SumsTried, kind: SampleKind) -> PageTable:
     """Return a row for each attack on each sum; in red those that do better than the guess."""
     rows, alarming = list[tuple[str, ...]](), set[int]()
-    kind = next(tried.each()).kind
     for one in tried.each():
         about = f"{one.shape} ({'this run' if one is tried.own else 'trial'})"
         guesses = [kind.shown(one.average(row)) for row in (one.baseline, one.nothing)]
@@ -126,13 +129,15 @@ def sum_table(tried: SumsTried) -> PageTable:
             found = (kind.shown(gains[name]), f"{one.recovered(row):.0%}", name.value)
             rows.append((about, *found, kind.shown(one.average(row)), *last))
         if not one.by:
-            rows.append((about, "none could be tried", "", "", "", *last))
+            rows.append((about, NONE_TRIED, "", "", "", *last))
+    if not rows:
+        rows.append((f"{tried.shape} (this run)", NONE_TRIED, *[""] * 6))
     columns = (
         *("sum of", f"gain over the guess, {kind.unit}", "recovered", "attack"),
         *(f"{kind.measure}, {kind.unit}", "the guess", "no information", f"{kind.noun} in it"),
     )
     title = "Sums of all clients' updates: this run's, and trials"
-    if tried.own is None:
+    if tried.small and not tried.own:
         title = "Trial: sums of all clients' updates"
     return PageTable(title, columns, rows, frozenset(alarming))
 

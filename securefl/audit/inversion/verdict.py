@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 from securefl.audit.inversion.hidden_statistics import Hidden, HiddenStatistics
-from securefl.audit.rules import Rule, Verdict, always, decided, unmeasured
+from securefl.audit.rules import NOT_MEASURED, Rule, Verdict, always, decided, unmeasured
 
 ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
 """Verdicts from the best to the worst, of those that a section unites."""
@@ -122,15 +122,19 @@ class SumsFound:
     """True where one did better for certain than a guess from the labels."""
     recovered: float
     """Share of samples that came back clearly, by the best of them."""
+    tried_smaller: bool
+    """True where an attack could be tried on another sum, of fewer samples."""
     smaller: tuple[str, ...]
     """Shapes of other sums, of fewer samples, for which one did."""
 
 
-_ALL = "Nobody received a single client's update, and everybody the sum of all of a round."
+_ALL = "Nobody received a single client's update, and all parties the sum of all of a round."
 
 
 def of_smaller(found: SumsFound) -> str:
     """Return what sums that are smaller than the run's own gave away: a trial, not this run."""
+    if not found.tried_smaller:
+        return "These attacks could be tried on no smaller sum"
     if not found.smaller:
         return "Smaller sums gave nothing away"
     return (
@@ -179,8 +183,21 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
     ),
     Rule(
         Verdict.OPEN,
+        lambda found: not found.tried_smaller,
+        "these attacks could be tried on no sum",
+        lambda found: (
+            f"{NOT_MEASURED} all parties received the sum of all updates of a round ({found.own}), "
+            "and these attacks could be tried neither on such a sum nor on a smaller one"
+        ),
+        do=(
+            "This section says nothing, good or bad. A full audit (--full) tries larger sums; what "
+            "cannot be measured stands in the assessment as not known."
+        ),
+    ),
+    Rule(
+        Verdict.OPEN,
         always,
-        "neither",
+        "none of these",
         lambda found: (
             f"{_ALL} These attacks could not be tried on one of this run ({found.own}), and "
             "smaller ones gave nothing away"

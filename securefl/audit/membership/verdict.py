@@ -14,6 +14,7 @@ from securefl.audit.rules import Rule, Verdict, add_noise, always, counted, unme
 from securefl.audit.statistics import Interval, Roc, least_visible_area
 from securefl.audit.thresholds import (
     ALARM,
+    CONFIDENCE,
     FEWEST_RECORDS,
     SAID_AREA,
     SAID_RATE,
@@ -88,7 +89,7 @@ def _holds(found: Compared) -> str:
         f"None of {counted(len(found.attacks), 'attack')} told training records from others better "
         f"than by chance. An attack that picks the training record out of two in {visible:.1%} of "
         f"the cases (50 % is guessing) would have been noticed with these {found.members} and "
-        f"{found.others} records."
+        f"{found.others} records, in {CONFIDENCE:.0%} of audits; a weaker one may have been missed."
     )
 
 
@@ -126,7 +127,7 @@ RULES: tuple[Rule[Compared], ...] = (
         Verdict.HOLDS,
         lambda found: not found.alarmed,
         f"no attack is found: each is likelier than {100 * ALARM:g} % under chance, over all tests "
-        "together; it says which AUC would have been found",
+        f"together; it says which AUC would have been found in {CONFIDENCE:.0%} of audits",
         _holds,
     ),
     Rule(
