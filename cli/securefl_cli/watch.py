@@ -40,7 +40,12 @@ def watch(run_folder: Path, port: int, once: bool) -> None:
         click.echo(f"Page: {address}")
         private = config.privacy.private
         with progress_bar(config.name, config.run.rounds, private=private) as bar:
-            for metrics in follow(run_folder):
+
+            def on_phase(name: str) -> None:
+                watched.phase = name
+                bar.on_phase(name)
+
+            for metrics in follow(run_folder, on_phase=on_phase):
                 watched.seen.append(metrics)
                 bar.on_round(metrics)
         watched.ended = "the run " + ("is complete" if is_finished(run_folder) else "has stopped")

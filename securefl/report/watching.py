@@ -32,6 +32,8 @@ class FollowedRun:
     rounds: int
     """Rounds that the settings ask for."""
     seen: list[RoundMetrics] = field(default_factory=list)
+    phase: str = ""
+    """Phase of the round that goes on; empty where nobody knows."""
     ended: str = ""
     """Way in which the run has ended, in words; empty while it goes on."""
 
@@ -47,13 +49,15 @@ class FollowedRun:
         }
 
     def state(self, seen: list[RoundMetrics]) -> str:
-        """Return one sentence on how the run stands, with the time that is left."""
+        """Return one sentence on how the run stands, with phase and the time that is left."""
+        now = f" (now: {self.phase})" if self.phase else ""
         if not seen:
-            return self.ended or "Waiting for the first round."
+            return self.ended or f"Waiting for the first round{now}."
         done = f"Round {seen[-1].round:,} of {self.rounds:,}"
         if self.ended:
             return f"{done}: {self.ended}"
-        return f"{done}, about {left([of.seconds for of in seen], self.rounds - seen[-1].round)}"
+        to_go = left([of.seconds for of in seen], self.rounds - seen[-1].round)
+        return f"{done}, about {to_go}{now}"
 
     @staticmethod
     def last(seen: list[RoundMetrics]) -> dict[str, str]:

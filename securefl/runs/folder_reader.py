@@ -39,6 +39,8 @@ BEST = "best.safetensors"
 ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
 REPORT = "report.html"
 LOCK, JOB, JOINED, SERVER = ".lock", "job.id", "joined.json", "server.json"
+PHASE = ".phase"
+"""Phase of the round that goes on; there while a process is at work alone."""
 IN_FLIGHT, MODELS_SHOWN = "in-flight.json", "models-shown.jsonl"
 FILES = frozenset(
     {
@@ -46,7 +48,7 @@ FILES = frozenset(
         *OFFICERS_OPENINGS,
         *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, BEST),
         *(ACCURACY, SCORE, TRAFFIC, REPORT),
-        *(LOCK, JOB, JOINED, SERVER, IN_FLIGHT, MODELS_SHOWN),
+        *(LOCK, PHASE, JOB, JOINED, SERVER, IN_FLIGHT, MODELS_SHOWN),
     }
 )
 """Names of all files that a run writes, except some of `report.pictures`."""
@@ -212,6 +214,7 @@ def holds_run(path: Path) -> bool:
         raise RunFolderError(f"{path}: no folder for a run ({reason}); name another") from error
 
 
+MAX_PHASE_BYTES = 32
 MAX_JOINED_BYTES = 2**20
 _JOINED = TypeAdapter(dict[str, Annotated[int, Field(strict=True, ge=1, lt=2**31)]])
 
@@ -244,6 +247,14 @@ def is_at_work(path: Path) -> bool | None:
     finally:
         os.close(handle)
     return False
+
+
+def read_phase(path: Path) -> str:
+    """Return the phase of the round that goes on; empty where nobody has noted one."""
+    try:
+        return read_bounded(path / PHASE, MAX_PHASE_BYTES).decode(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def read_joined(path: Path) -> dict[str, int]:

@@ -10,8 +10,8 @@ import errno
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from securefl.io.files import (
     MAX_LINE_BYTES,
     append_whole,
     make_folder,
+    note,
     read_bounded,
     write_whole,
 )
@@ -47,10 +48,12 @@ from securefl.runs.folder_reader import (
     JOINED,
     LEDGER,
     LOCK,
+    MAX_PHASE_BYTES,
     METRICS,
     MODEL,
     MODELS_SHOWN,
     OPENINGS,
+    PHASE,
     PRIVACY,
     PROTECTION,
     QUALITIES,
@@ -246,6 +249,10 @@ class RunFolder:
         """
         with _explained(self.path):
             self._append(name, openings)
+
+    def phases(self) -> AbstractContextManager[Callable[[str], None]]:
+        """Note the phase of the round that goes on, for followers of the run: see `files.note`."""
+        return note(self.path / PHASE, MAX_PHASE_BYTES)
 
     def note_messages(self, entries: Iterable[Entry], incidents: Iterable[Incident]) -> None:
         """Write down a round's messages and refusals, also of a round that fails."""

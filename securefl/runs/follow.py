@@ -1,7 +1,7 @@
 """Rounds of a run as they are done, from its folder alone."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -15,17 +15,20 @@ from securefl.runs.folder_reader import (
     is_at_work,
     is_finished,
     read_config,
+    read_phase,
     read_soundly,
 )
 
 _ROUND = TypeAdapter(RoundMetrics)
 
 
-def follow(path: Path, pause_s: float = 1.0) -> Iterator[RoundMetrics]:
+def follow(
+    path: Path, pause_s: float = 1.0, on_phase: Callable[[str], None] | None = None
+) -> Iterator[RoundMetrics]:
     """Yield the rounds of a run, those that are done and each new one, until no process is at work.
 
     The folder may be a simulation's or a server's. Between two rounds it looks at the file's length
-    alone, once in `pause_s` seconds.
+    alone, once in `pause_s` seconds; `on_phase` is told each time which phase goes on.
 
     Raises:
         RunFolderError: no run's folder, or a damaged one.
@@ -47,4 +50,6 @@ def follow(path: Path, pause_s: float = 1.0) -> Iterator[RoundMetrics]:
                         yield metrics
         if not working:
             return
+        if on_phase:
+            on_phase(read_phase(path))
         time.sleep(pause_s)

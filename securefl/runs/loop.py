@@ -6,6 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -389,12 +390,17 @@ class Rounds:
         progress: RunProgress | None = None,
     ) -> Result:
         """Run all rounds that are left; processes and threads end with them."""
-        if progress:
-            self._watch.on_phase = progress.on_phase
-        try:
+        with ExitStack() as ends:
+            ends.callback(self.close)
+            told: list[Callable[[str], None]] = [progress.on_phase] if progress else []
+            told += [ends.enter_context(folder.phases())] if folder else []
+
+            def tell(name: str) -> None:
+                for on_phase in told:
+                    on_phase(name)
+
+            self._watch.on_phase = tell
             return self._run(on_round, folder, progress)
-        finally:
-            self.close()
 
     def _run(
         self, on_round: OnRound | None, folder: RunFolder | None, progress: RunProgress | None

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 import securefl
 from securefl.errors import ConfigError
 from securefl.report.watching import FollowedRun, watching
-from securefl.runs.folder_reader import RoundMetrics
+from securefl.runs.folder_reader import PHASE, RoundMetrics
+from securefl.runs.follow import follow
 from securefl_cli.watch import watch
 
 FIRST = RoundMetrics(1, 0.25, 2.0, 0.1, 1000, (), 30.0, score=0.25, phases={"scoring": 0.5})
@@ -42,6 +43,9 @@ def test_it_gives_rounds_once_and_says_what_is_left(run):
         found = json.loads(body)
         assert [of["round"] for of in found["rounds"]] == [1]
         assert found["state"] == "Round 1 of 10, about 4 min left"  # nine of 30 s
+        run.phase = "scoring"
+        now = json.loads(answer(address, "rounds?after=1")[1])["state"]
+        assert now == "Round 1 of 10, about 4 min left (now: scoring)"
         assert found["last"]["of these scoring"] == "0.50"
         assert not found["over"]
         run.seen.append(replace(FIRST, round=2, loss=float("nan"), dropped=("north",), epsilon=1.5))
@@ -105,8 +109,21 @@ def _until(tab, condition):
 
 
 def test_the_command_follows_a_run_to_its_end(tmp_path):
+    """While it is at work its phase is known, by a file that goes with it."""
     config = securefl.load_config(settings=["run.rounds=2", "exchange.encrypt=none"])
-    securefl.run(config, out=tmp_path / "run")
+
+    class SeenError(Exception):
+        """End of following."""
+
+    def seen(phase):
+        raise SeenError(phase)
+
+    def on_round(_metrics):
+        with pytest.raises(SeenError, match="scoring"):
+            list(follow(tmp_path / "run", on_phase=seen))
+
+    securefl.run(config, out=tmp_path / "run", on_round=on_round)
+    assert not (tmp_path / "run" / PHASE).exists()
     found = CliRunner().invoke(watch, [str(tmp_path / "run"), "--once"], catch_exceptions=False)
     assert found.exit_code == 0
     assert "Page: http://127.0.0.1:" in found.output
