@@ -28,7 +28,9 @@ class _Lines(logging.Handler):
         self.form, self.role, self.whose = form, role, ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(self._line(record), err=True)
+        # As text: click would write bytes, past a bar that moves what is written above itself.
+        sys.stderr.write(f"{self._line(record)}\n")
+        sys.stderr.flush()
 
     def _line(self, record: logging.LogRecord) -> str:
         message = printable(record.getMessage())

@@ -2,18 +2,19 @@
 
 import shlex
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from securefl.errors import ConfigError
 from securefl.network.connect import Address
 from securefl.network.saying import Warned
 from securefl.network.server import Patience, ServerProcess, server_job
-from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_reader import read_metrics, read_run
+from securefl.runs.progress import RunProgress, RunSoFar, terminal_bar
 from securefl.runs.session import ServerStart
 from securefl.settings.tables import Config
 from securefl_cli.connection import introduce, run_until_done, watched_at
-from securefl_cli.log import say
+from securefl_cli.log import is_plain, say
 from securefl_cli.passed_rounds import passed_rounds
 from securefl_cli.passphrase import ENVIRONMENT, from_environment, read_own_passphrase
 from securefl_cli.report import report_of
@@ -53,8 +54,8 @@ def run_server(
         if folder:
             folder.note_server(start)
             watched = watched_at(start.metrics, start.health, process.monitor, "server")
-            with watched, _resumed_by(path):
-                run_until_done(process.run(at, folder))
+            with watched, _resumed_by(path), _bar(config, len(read_metrics(path))) as bar:
+                run_until_done(process.run(at, folder, bar))
     record = read_run(path)
     if folder and record.metrics:
         say(f"Report: {report_of(record)}")
@@ -62,6 +63,14 @@ def run_server(
         say(Warned(f"Note: {passed}"))
         if record.all_passed:
             raise SystemExit(1)
+
+
+@contextmanager
+def _bar(config: Config, done: int) -> Iterator[RunProgress | None]:
+    """Show a bar under the lines of a terminal; yield None where lines are to tell of rounds."""
+    so_far = RunSoFar(config.name, config.run.rounds, done, config.privacy.private)
+    with terminal_bar(so_far) if is_plain() else nullcontext() as bar:
+        yield bar
 
 
 @contextmanager

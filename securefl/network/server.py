@@ -71,6 +71,7 @@ from securefl.report.finish import AtEnd, at_end
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, RoundMetrics, read_joined
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
+from securefl.runs.progress import RunProgress
 from securefl.runs.session import PROCESSES
 from securefl.settings.digests import digests_by_setting, settings_digest
 from securefl.settings.tables import Config
@@ -108,8 +109,10 @@ class ServerProcess:
     """Newest bundle for officers; empty before the authority has sent it."""
     monitor: ServerMonitor = field(default_factory=ServerMonitor)
 
-    async def run(self, at: Entrance, folder: RunFolder) -> None:
-        """Run all rounds that are left.
+    async def run(
+        self, at: Entrance, folder: RunFolder, progress: RunProgress | None = None
+    ) -> None:
+        """Run all rounds that are left; a line is said of each where no `progress` follows them.
 
         Raises:
             ConfigError: the address cannot be had.
@@ -158,7 +161,8 @@ class ServerProcess:
                 await lines[0].link(patience.joining_s)
             else:
                 await gathered(lines, needed, patience.joining_s)
-            work = asyncio.ensure_future(asyncio.to_thread(rounds.run, self._told(rounds), folder))
+            on_round = self._told(rounds, aloud=progress is None)
+            work = asyncio.ensure_future(asyncio.to_thread(rounds.run, on_round, folder, progress))
             await asyncio.shield(work)
             reason = ""
         except SecureFLError as error:
@@ -461,11 +465,13 @@ class ServerProcess:
         """References to what is under way, without which a task may be collected."""
         return set()
 
-    def _told(self, rounds: Rounds) -> OnRound:
-        """Return what says a line of each round."""
+    def _told(self, rounds: Rounds, *, aloud: bool) -> OnRound:
+        """Return what counts each round, and says a line of it where that is asked for."""
 
         def told(metrics: RoundMetrics) -> None:
             self.monitor.round_done(metrics)
+            if not aloud:
+                return
             n_clients = len(rounds.participants[-1].counted)
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "

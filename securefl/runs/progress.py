@@ -126,7 +126,7 @@ def progress_bar(
         finally:
             bar.update()
         return
-    with _terminal_bar(so_far) as at_terminal:
+    with terminal_bar(so_far) as at_terminal:
         yield at_terminal or _Lines(so_far)
 
 
@@ -176,7 +176,7 @@ class _TerminalBar:
 
 
 @contextmanager
-def _terminal_bar(so_far: RunSoFar) -> Iterator[_TerminalBar | None]:
+def terminal_bar(so_far: RunSoFar) -> Iterator[RunProgress | None]:
     """Draw a bar on stderr and yield it; yield None where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn

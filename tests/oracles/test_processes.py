@@ -39,8 +39,14 @@ def all_well(server, clients):
 
 @pytest.mark.parametrize("model", ["cnn", pytest.param("mlp", marks=pytest.mark.full)])
 def test_in_the_clear_the_model_is_that_of_one_process_bit_for_bit(site, model):
+    """And at a terminal the server has a bar, in the place of a line for each round."""
     here = site(encrypt="none", rounds=3, model=model)
-    all_well(here.server(), here.clients())
+    server = here.server(env={"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"})
+    all_well(server, here.clients())
+    assert re.search(r"\[2K.*3/3  \S+ %  3 clients  \S+ MB up", server.text())
+    assert "clients, messages" in server.text()
+    assert re.search(r"\n\x1b\[2K\S+ \S+ carol has joined", server.text())  # not behind it
+    assert "Round 3/3" not in server.text()
     alone = here.in_one_process()
     record, wanted = here.record, read_run(alone)
     model, wanted_model = model_of(here.folder / "run"), model_of(alone)
