@@ -50,13 +50,14 @@ def _told(found: RunStatus) -> list[str]:
     from securefl.metrics.by_name import OVER_ALL, heading, shown
     from securefl.runs.folder_reader import BEST
 
-    lines = [f"{found.name}: {found.state}, {_AT_WORK[found.at_work]}"]
+    over = found.state == "complete"
+    lines = [f"{found.name}: {found.state}" + ("" if over else f", {_AT_WORK[found.at_work]}")]
     lines.append(f"Round {found.round} of {found.rounds}")
     if found.ended:
         lines[-1] += f", which ended at {found.ended}"
-    over = f" {OVER_ALL[found.over_all]}" if found.over_all else ""
+    pooled = f" {OVER_ALL[found.over_all]}" if found.over_all else ""
     if found.score is not None:
-        lines.append(f"{heading(found.metric)}{over}: {shown(found.metric, found.score)}")
+        lines.append(f"{heading(found.metric)}{pooled}: {shown(found.metric, found.score)}")
     if found.best_round is not None and found.best_score is not None:
         best = shown(found.metric, found.best_score)
         lines.append(f"Best round: {found.best_round}, {best} ({BEST})")

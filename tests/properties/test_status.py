@@ -63,7 +63,7 @@ def test_a_simulation_that_is_complete(simulated):
     done = told(folder)
     assert done.exit_code == 0
     first, second, *_ = done.stdout.splitlines()
-    assert first == "first: complete, no process is at work on it"
+    assert first == "first: complete"
     assert second == f"Round 2 of 2, which ended at {found.ended}"
     best = f"Best round: {found.best_round}, {100 * found.best_score:.1f} %"
     assert f"\n{best} (best.safetensors)\n" in done.stdout
