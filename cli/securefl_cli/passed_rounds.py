@@ -1,7 +1,7 @@
 """Rounds that passed without any contribution that counts, in words."""
 
 from securefl.federation.incidents import Incident
-from securefl.runs.folder_reader import INCIDENTS, RunRecord, read_rows
+from securefl.runs.folder_reader import INCIDENTS, RunRecord, read_rows, untold
 
 _MOST_NAMED = 5
 _MOST_SHOWN = 300
@@ -45,10 +45,11 @@ def _reasons(record: RunRecord) -> str:
     """Return the first reason of each client that was present in rounds that passed."""
     rounds = {each.round: each.uncounted for each in record.passed}
     found: dict[str, str] = {}
-    for incident in read_rows(record.path / INCIDENTS, Incident):
+    incidents = read_rows(record.path / INCIDENTS, Incident)
+    for incident in incidents:
         if incident.client in rounds.get(incident.round, ()):
             reason = incident.reason.removeprefix(f"{incident.client}: ")
             found.setdefault(incident.client, f"{incident.client}: {reason:.{_MOST_SHOWN}}")
     if len(found) > _MOST_NAMED:
         return f"{'; '.join([*found.values()][:_MOST_NAMED])}; and {len(found) - _MOST_NAMED} more"
-    return "; ".join(found.values()) or "no reason was noted"
+    return "; ".join(found.values()) or untold(incidents, record.metrics) or "no reason was noted"

@@ -65,9 +65,11 @@ def _told(found: RunStatus) -> list[str]:
         lines.append("Took part, and was opened: not known, as the ledger lacks the last round")
     else:
         lines.append(f"Took part: {', '.join(found.clients) or 'nobody yet'}")
-    for name, why in found.missing.items():
+    if found.missing is None or found.uncounted is None:
+        lines.append("Missing, or did not count: not known, as incidents lack the last round")
+    for name, why in (found.missing or {}).items():
         lines.append(f"Missing: {name}: {why.removeprefix(f'{name}: ')}")
-    for name, why in found.uncounted.items():
+    for name, why in (found.uncounted or {}).items():
         lines.append(f"Did not count: {name}: {why.removeprefix(f'{name}: ')}")
     if found.passed:
         lines.append(

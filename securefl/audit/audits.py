@@ -54,7 +54,7 @@ from securefl.federation.message import SCORES
 from securefl.losses.kinds import compares_samples, loss_name
 from securefl.metrics.by_name import heading, shown
 from securefl.privacy.history import History
-from securefl.runs.folder_reader import RunRecord, read_run
+from securefl.runs.folder_reader import RunRecord, read_run, unopened
 from securefl.runs.folder_writer import RunFolder, own_task_needed
 from securefl.runs.task_record import require_same_task
 from securefl.settings.axes import Weights
@@ -365,7 +365,9 @@ class _Audits:
         clients = [whole(data, "a client") for data in self.task.clients]
         public, _ = public_rows(self.config, self.task)
         sent = sent_statistics(self.config, self.run.ledger, self.task)
-        pairs = encryption.differing_by_one(self.evidence.openings)
+        openings = self.evidence.openings
+        known = not unopened(openings, self.run.ledger)
+        pairs = encryption.differing_by_one(openings) if known else None
         return tracing_section(
             self.trained.model,
             (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])),

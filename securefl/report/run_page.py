@@ -33,6 +33,8 @@ from securefl.runs.folder_reader import (
     RunRecord,
     read_rows,
     read_soundly,
+    unopened,
+    untold,
 )
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.session import read_environment
@@ -92,7 +94,8 @@ def comparison_page(records: Mapping[str, RunRecord]) -> str:
 def _sections(record: RunRecord) -> Iterator[PageSection | None]:
     yield _curves(record)
     if record.unlisted:
-        yield PageSection("Who took part, and could read what", [_unlisted(record)])
+        words = f"{record.unlisted[:1].upper()}{record.unlisted[1:]}. Put a copy of {LEDGER} back."
+        yield PageSection("Who took part, and could read what", [words])
     else:
         yield _who_took_part(record)
         yield _who_could_read(record)
@@ -101,10 +104,6 @@ def _sections(record: RunRecord) -> Iterator[PageSection | None]:
     yield _privacy(record)
     yield _time(record)
     yield _settings(record)
-
-
-def _unlisted(record: RunRecord) -> str:
-    return f"{record.unlisted[:1].upper()}{record.unlisted[1:]}. Put a copy of {LEDGER} back."
 
 
 def _in_short(record: RunRecord) -> Iterator[str]:
@@ -172,11 +171,13 @@ def _who_took_part(record: RunRecord) -> PageSection:
     drawn = times_selected(record) if record.config.selection.selects else Counter[str]()
     incidents = read_rows(record.path / INCIDENTS, Incident)
     told = Counter(incident.client or incident.name for incident in incidents)
+    reason = untold(incidents, record.metrics)
     last, rows = record.metrics[-1], []
     for name in clients(record):
         score = shown(last.metric, last.clients[name].score) if name in last.clients else "-"
         times, mib = f"{drawn[name]:,}" if drawn else "-", sent.get(name, 0) / MEBIBYTE
-        rows.append((name, f"{rounds[name]:,}", times, f"{told[name]:,}", f"{mib:,.2f}", score))
+        of = "-" if reason else f"{told[name]:,}"
+        rows.append((name, f"{rounds[name]:,}", times, of, f"{mib:,.2f}", score))
     columns = (
         "Client",
         "Rounds it counted in",
@@ -188,7 +189,8 @@ def _who_took_part(record: RunRecord) -> PageSection:
     told_of = [at for at, cells in enumerate(zip(*rows, strict=True)) if set(cells) != {"-"}]
     known = [[row[at] for at in told_of] for row in rows]
     table = PageTable("Clients", [columns[at] for at in told_of], known)
-    return PageSection("Who took part", tables=[table])
+    words = [f"Incidents are {reason}. Put a copy of {INCIDENTS} back."] if reason else []
+    return PageSection("Who took part", words, tables=[table])
 
 
 def _who_could_read(record: RunRecord) -> PageSection:
@@ -231,7 +233,10 @@ def _traffic(record: RunRecord) -> PageSection:
 
 
 def _keys(record: RunRecord) -> PageSection | None:
-    uses = list(key_tallies(read_rows(record.path / OPENINGS, Opening)))
+    openings = read_rows(record.path / OPENINGS, Opening)
+    if reason := unopened(openings, record.ledger):
+        return PageSection("Keys", [f"What was opened is {reason}. Put a copy of {OPENINGS} back."])
+    uses = list(key_tallies(openings))
     if not uses:
         return None
     rows = [(u.key_id, f"{u.epoch}", f"{u.opened:,}", f"{u.refused:,}") for u in uses]

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 from securefl.errors import RunFolderError
 from securefl.exchange.card_keys import MOST_OFFICERS
 from securefl.federation.incidents import Incident
-from securefl.federation.ledger import Entry, utc_now
+from securefl.federation.ledger import AUTHORITY, Entry, utc_now
 from securefl.federation.lineage import Shown
 from securefl.federation.opening import Opening
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
@@ -173,15 +173,31 @@ class RunRecord:
 
 
 def unlisted(ledger: Iterable[Entry], metrics: Iterable[RoundMetrics]) -> str:
-    """Return the reason why a ledger does not tell who sent what; empty where it does.
+    """Return the reason why a ledger does not tell who sent what; empty where it does."""
+    return _lacking("ledger", ledger, (of.round for of in metrics if of.upload_bytes))
 
-    A folder may have lost its ledger, or lines of it: what is not there was not "nothing".
+
+def unopened(openings: Iterable[Opening], ledger: Iterable[Entry]) -> str:
+    """Return the reason why a log does not tell all that was opened; empty where it does."""
+    sent = (entry.round for entry in ledger if entry.sender == AUTHORITY)
+    return _lacking("log of openings", openings, sent)
+
+
+def untold(incidents: Iterable[Incident], metrics: Iterable[RoundMetrics]) -> str:
+    """Return the reason why a log does not tell of all that was refused; empty where it does."""
+    return _lacking("log of incidents", incidents, (of.round for of in metrics if of.dropped))
+
+
+def _lacking(log: str, rows: Iterable[Entry | Incident | Opening], rounds: Iterable[int]) -> str:
+    """Return the reason why a log does not tell of these rounds; empty where it does.
+
+    A folder may have lost a log, or lines of it: what is not there was not "nothing".
     """
-    listed = {entry.round for entry in ledger}
-    gone = [of.round for of in metrics if of.upload_bytes and of.round not in listed]
-    if not gone:
+    there = {row.round for row in rows}
+    gone = min(set(rounds) - there, default=None)
+    if gone is None:
         return ""
-    return f"not known: the ledger lacks round {gone[0]:,}" if listed else "not known: no ledger"
+    return f"not known: the {log} lacks round {gone:,}" if there else f"not known: no {log}"
 
 
 def read_run(path: Path) -> RunRecord:

@@ -30,6 +30,7 @@ from securefl.runs.folder_reader import (
     read_metrics,
     read_rows,
     read_soundly,
+    untold,
 )
 from securefl.runs.folder_writer import RunFolder
 from securefl.selection.round_participants import RoundParticipants
@@ -68,10 +69,12 @@ class RunStatus:
     """Score of that round."""
     clients: tuple[str, ...] | None
     """Clients that were in the last round to its end; None where the folder's ledger lacks it."""
-    missing: Mapping[str, str]
-    """Clients that the last round, or one that failed after it, has gone on without, and why."""
-    uncounted: Mapping[str, str]
-    """Clients that were in the last round, and whose contributions did not count, and why."""
+    missing: Mapping[str, str] | None
+    """Clients that the last round, or one that failed after it, has gone on without, and why; None
+    where the log of incidents lacks the last round."""
+    uncounted: Mapping[str, str] | None
+    """Clients that were in the last round, and whose contributions did not count, and why; None as
+    before."""
     passed: int
     """Rounds in which no contribution counted: the model stayed as it was."""
     openings: int | None
@@ -100,7 +103,9 @@ def status_of(path: Path) -> RunStatus:
     rows = read_rows(path / SELECTIONS, RoundParticipants)
     present = {name for row in rows if row.round == n_done for name in row.present}
     told, away = dict[str, str](), set[str]()
-    for incident in read_rows(path / INCIDENTS, Incident):
+    incidents = read_rows(path / INCIDENTS, Incident)
+    known = not untold(incidents, metrics[-1:])
+    for incident in incidents:
         if incident.round >= max(1, n_done):
             name = incident.client or incident.name
             told[name] = incident.reason
@@ -127,8 +132,8 @@ def status_of(path: Path) -> RunStatus:
         best_round=best.round if best else None,
         best_score=best.compared if best else None,
         clients=tuple(name for name in senders if name not in told) if listed else None,
-        missing=missing,
-        uncounted={name: why for name, why in told.items() if name not in away},
+        missing=missing if known else None,
+        uncounted={n: why for n, why in told.items() if n not in away} if known else None,
         passed=sum(not row.counted for row in rows),
         openings=n_opened if listed else None,
         openings_to_come=n_opened_last * (rounds - n_done) if listed else None,

@@ -335,7 +335,7 @@ PREPARED = {
         {
             ENCRYPTION: (
                 "open",
-                "The run has no log of openings, so nobody knows what was decrypted.",
+                "What was decrypted is not known: no log of openings.",
             )
         },
     ),

@@ -423,7 +423,7 @@ MADE = {
                 "come out more exactly than it allows."
             ),
         ),
-        (encrypted(), "The run has no log of openings, so nobody knows what was decrypted."),
+        (encrypted(), "What was decrypted is not known: no log of openings."),
         (encrypted(OPENED, precision=replace(EXACT, encryption=math.nan)), UNMEASURED),
         (
             encrypted(OPENED, simulated=False),

@@ -4,19 +4,29 @@ import json
 import os
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from browser import CHROMIUM, browser
 from click.testing import CliRunner
 
 import securefl
+from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.errors import RunFolderError
 from securefl.export.card import model_card
+from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
 from securefl.report.census import clients, rounds_counted
 from securefl.report.run_page import comparison_page, run_page
-from securefl.runs.folder_reader import LEDGER, REPORT, ClientScore, read_run
+from securefl.runs.folder_reader import (
+    INCIDENTS,
+    LEDGER,
+    METRICS,
+    OPENINGS,
+    REPORT,
+    ClientScore,
+    read_run,
+)
 from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Kind
 from securefl_cli.compare import compare
@@ -139,6 +149,34 @@ def test_a_lost_ledger_is_no_all_clear(folders, tmp_path, lost):
         assert "not known, as the ledger lacks the last round" in found
         state = json.loads(CliRunner().invoke(status, [str(run), "--json"]).stdout)
         assert (state["clients"], state["openings"], state["missing"]) == (None, None, {})
+
+
+@pytest.mark.parametrize("lost", ["all", "the last round"])
+def test_lost_logs_of_openings_and_incidents_are_not_nothing(folders, tmp_path, lost):
+    """Where the ledger has what an authority sent, and a round names clients that were refused."""
+    run = shutil.copytree(folders["sealed"], tmp_path / "run")
+    lines = (run / OPENINGS).read_text().splitlines(keepends=True)
+    first = "".join(line for line in lines if '"round": 1,' in line)
+    incident = json.dumps(asdict(Incident(1, "model", "client-2", "client-2: late"))) + "\n"
+    for log, kept in {OPENINGS: first, INCIDENTS: incident}.items():
+        (run / log).unlink()
+        if lost != "all":
+            (run / log).write_text(kept)
+    metrics = (run / METRICS).read_text().replace('"dropped": []', '"dropped": ["client-2"]')
+    (run / METRICS).write_text(metrics)
+    why = "not known: " + ("no log of {}" if lost == "all" else "the log of {} lacks round 2")
+    said = text_of(run_page(read_run(run)))
+    assert f"What was opened is {why.format('openings')}." in said
+    assert "What was asked for under them" not in said
+    assert f"Incidents are {why.format('incidents')}." in said
+    assert "Client Rounds it counted in MiB sent" in said
+    found = CliRunner().invoke(status, [str(run)]).stdout
+    assert "not count: not known, as incidents lack the last round" in found
+    state = json.loads(CliRunner().invoke(status, [str(run), "--json"]).stdout)
+    assert (state["missing"], state["uncounted"]) == (None, None)
+    assert state["openings"] == 10  # as the ledger has them
+    leaks = leaks_in(FolderEvidence.of(read_run(run)), read_run(run).ledger, "float32")
+    assert f"incidents are {why.format('incidents')}" in {leak.why for leak in leaks}
 
 
 def test_it_asks_for_nothing(folders):

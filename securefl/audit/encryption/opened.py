@@ -15,6 +15,7 @@ from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 from securefl.federation.message import SCORE_MEAN
 from securefl.federation.opening import Opening
 from securefl.federation.opening_history import MOST_LISTS, fewest
+from securefl.runs.folder_reader import unopened
 from securefl.settings.tables import Config
 from securefl.types import Kind
 
@@ -35,6 +36,13 @@ class EncryptionEvidence:
     """True where the authority's own log was given to the audit."""
     in_one_process: bool = False
     """True where one process was all parties, so that the folder's log is the authority's."""
+
+    @property
+    def unlogged(self) -> str:
+        """Reason why nobody knows all that was opened; empty where the log of openings tells."""
+        return unopened(self.openings, self.ledger) or (
+            "" if self.openings else "not known: no log of openings"
+        )
 
     @property
     def policy(self) -> Policy:

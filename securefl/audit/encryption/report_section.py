@@ -87,11 +87,13 @@ def encryption_section(
         return Section(
             "encryption", _TITLE, verdict, words, pictures=(picture,), do=do, attacked=False
         )
-    tables = [_decrypted(opened, flow.opener), _keys(uses), _parameters(measured)]
+    known = not evidence.unlogged
+    tables = [_decrypted(opened, flow.opener), _keys(uses)] if known else []
+    tables.append(_parameters(measured))
     if refused := refusals(evidence.openings):
         rows = [(reason, f"{times:,}") for reason, times in refused.items()]
         tables.append(PageTable("Refused", ("why", "times"), rows, frozenset(range(len(rows)))))
-    numbers = [*_worth(measured, seed), *_log(evidence, opened)]
+    numbers = [*_worth(measured, seed), *(_log(evidence, opened) if known else [])]
     return Section(
         "encryption",
         _TITLE,
@@ -99,7 +101,7 @@ def encryption_section(
         words,
         numbers,
         tables,
-        (picture,),
+        (picture,) if known else (),
         _notes(evidence),
         do=do,
         attacked=False,

@@ -177,9 +177,9 @@ RULES: tuple[Rule[Encrypted], ...] = (
     ),
     Rule(
         Verdict.OPEN,
-        lambda found: not found.evidence.openings,
-        "the run has no log of openings",
-        lambda _: "The run has no log of openings, so nobody knows what was decrypted.",
+        lambda found: bool(found.evidence.unlogged),
+        "the run has no log of openings, or one that lacks a round",
+        lambda found: f"What was decrypted is {found.evidence.unlogged}.",
         do="Audit with --openings and the authority's own log.",
     ),
     unmeasured(lambda found: [part.precision.encryption for part in found.parameters]),

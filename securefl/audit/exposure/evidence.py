@@ -40,6 +40,7 @@ from securefl.runs.folder_reader import (
     RunRecord,
     read_rows,
     read_soundly,
+    untold,
 )
 from securefl.runs.session import PROCESSES, read_environment
 from securefl.selection.round_participants import RoundParticipants
@@ -225,6 +226,8 @@ def _told(evidence: FolderEvidence) -> Iterator[Leak]:
         of_one = incident.name != SPOILED  # a total's weight and count are everybody's
         if of_one and _MEASURED.search(_RULE.sub("", incident.reason)):
             yield Leak(incident.round, incident.name, INCIDENTS, "a client's value stands in it")
+    if reason := untold(evidence.incidents, evidence.run.metrics):
+        yield Leak(0, INCIDENTS, "the run's folder", f"incidents are {reason}")
     for name in sorted({*evidence.files} - FILES - PICTURES):
         if not (_PARTIAL.fullmatch(name) or is_of_report(name)):
             yield Leak(0, name, "the run's folder", "a file that no run writes")

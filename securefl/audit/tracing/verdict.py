@@ -41,8 +41,8 @@ class SentStatistics:
     """Value of privacy.statistics_clip."""
     client_sigma: float | None = None
     """Noise at client level, privacy.sigma; None without."""
-    pairs: int = 0
-    """Pairs of opened totals of the run that differ by one client."""
+    pairs: int | None = 0
+    """Pairs of opened totals of the run that differ by one client; None where no log tells."""
 
     @property
     def worst(self) -> Visibility:
@@ -89,7 +89,7 @@ class Traced:
     @property
     def can_differ(self) -> bool:
         """True where two totals of this run may differ by one client."""
-        return self.sent.n_clients > self.sent.least or self.sent.pairs > 0
+        return self.sent.n_clients > self.sent.least or bool(self.sent.pairs)
 
     @property
     def trial_shows(self) -> bool:
@@ -160,9 +160,11 @@ def _in_words(found: Traced) -> str:
 def _opened(found: Traced) -> str:
     """Return whether this run may open two such totals, and how many pairs it has opened."""
     of = f" This run has {found.sent.n_clients} clients at a minimum of {found.sent.least}"
-    if not found.can_differ:
-        return f"{of}, so no such pair can be opened, and none was."
     were = f"opened so: {counted(found.sent.pairs, 'pair')}" if found.sent.pairs else "none was"
+    if found.sent.pairs is None:
+        were = "whether one was is not known"
+    if not found.can_differ:
+        return f"{of}, so no such pair can be opened, and {were}."
     return f"{of}, so that such a pair can be opened; {were}."
 
 
