@@ -45,7 +45,8 @@ from securefl import load_config, task_of_sites
 from securefl.build.simulation import simulated
 from securefl.federation.incidents import Incident
 from securefl.io.files import write_whole
-from securefl.runs.folder_reader import INCIDENTS, read_rows, read_run
+from securefl.runs.folder_files import INCIDENTS
+from securefl.runs.folder_reader import read_rows, read_run
 from securefl.selection.round_participants import RoundParticipants
 
 CLIENTS = ("amiens", "bremen", "cadiz", "derby", "emden", "faro", "ghent", "hull")

@@ -86,6 +86,8 @@ def watched(folder: Path, rounds: int, options: Sequence[str]) -> Watched:
     watch = started("watch", str(folder), "--once")
     assert watch.stdout
     address = watch.stdout.readline().removeprefix("Page: ").strip()
+    with urlopen(address) as page:
+        page.read()
     asked = last = 0
     with suppress(OSError):  # the page ends with the run
         while True:

@@ -26,7 +26,8 @@ from securefl.federation.incidents import Incident
 from securefl.federation.message import CARD
 from securefl.federation.opening_history import ModelRow, ScoresRow
 from securefl.network.authority import RELEASES
-from securefl.runs.folder_reader import INCIDENTS, MODEL, read_rows, read_run
+from securefl.runs.folder_files import INCIDENTS, MODEL
+from securefl.runs.folder_reader import read_rows, read_run
 from securefl_keys.rehearsal import make_consortium
 
 SERVER, AUTHORITY = "hub", "authority"

@@ -35,7 +35,7 @@ from securefl.errors import PeerError
 from securefl.network.connect import Address, connected
 from securefl.network.frames import Frame
 from securefl.network.identity import ProcessIdentity
-from securefl.runs.folder_reader import read_metrics
+from securefl.runs.round_metrics import read_metrics
 from securefl_keys.bundle import SoundBundle, process_identity
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from securefl.network.frames import Frame, Link
 from securefl.network.identity import ProcessIdentity
 from securefl.network.trust import Role
 from securefl.report.plots import COLOURS, bare, png
-from securefl.runs.folder_reader import read_metrics
+from securefl.runs.round_metrics import read_metrics
 from securefl_keys.bundle import SoundBundle, process_identity
 from securefl_keys.rehearsal import make_consortium
 

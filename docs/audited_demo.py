@@ -22,7 +22,7 @@ from audit_table import Audit, markdown, sentences, table, written
 import securefl
 from securefl.audit.audits import FULL, QUICK, AuditEffort
 from securefl.audit.page import html_page
-from securefl.runs.folder_reader import holds_run, is_finished
+from securefl.runs.folder_files import holds_run, is_finished
 from securefl.runs.folder_writer import write_atomically
 
 RUNS = {"plain": "none", "statistics sealed": "statistics", "model sealed": "model"}

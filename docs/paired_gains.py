@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from securefl.runs.folder_reader import SELECTIONS, read_rows
+from securefl.runs.folder_files import SELECTIONS
+from securefl.runs.folder_reader import read_rows
 from securefl.selection.round_participants import RoundParticipants
 
 Cell = Mapping[str, Any]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NamedTensors: TypeAlias = "Mapping[str, Tensor]"
 Floats = Literal["float32", "float64"]
+MOST_OFFICERS = 7
+"""Largest number of officers: there are 35 groups of 4 of 7 officers, each with a drawn key."""
 SIZE, LOSS, PROFILE = "selection/size", "selection/loss", "profile"
 """Names of the messages with a client's number of samples, its loss, and its profile."""
 _NOT_IN_MID_ROUND = "update/", "score/"

@@ -6,8 +6,9 @@ import json
 from dataclasses import asdict, replace
 
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
-from securefl.runs.folder_reader import RoundMetrics, read_run
+from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.round_metrics import RoundMetrics
 from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.load import load_config
 from securefl.types import Kind

@@ -22,7 +22,8 @@ from securefl.exchange.profile_match import HEADER_BYTES, Profile, with_header
 from securefl.exchange.sums import MessageId, Sealed, Sender
 from securefl.federation.client import Client
 from securefl.federation.message import Expected, encode_message, header_for, split_message
-from securefl.runs.folder_reader import SELECTIONS, read_rows
+from securefl.runs.folder_files import SELECTIONS
+from securefl.runs.folder_reader import read_rows
 from securefl.selection.round_participants import RoundParticipants
 from securefl.types import PROFILE
 

@@ -22,7 +22,8 @@ from securefl.build.job import job_of
 from securefl.network.identity import ProcessIdentity
 from securefl.network.party import ClientParty
 from securefl.network.server import ServerProcess
-from securefl.runs.folder_reader import INCIDENTS, OPENINGS, RunRecord, read_run
+from securefl.runs.folder_files import INCIDENTS, OPENINGS
+from securefl.runs.folder_reader import RunRecord, read_run
 from securefl.task import own_settings
 from securefl_keys.bundle import SoundBundle
 

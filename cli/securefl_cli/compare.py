@@ -18,7 +18,7 @@ from securefl_cli.completion import complete_runs
 
 if TYPE_CHECKING:
     from securefl.federation.ledger import Ledger
-    from securefl.runs.folder_reader import RoundMetrics
+    from securefl.runs.round_metrics import RoundMetrics
 
 
 TARGET = 0.9
@@ -31,7 +31,8 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     from securefl.metrics.metric import PooledBy
     from securefl.report.census import hours, watt_hours
     from securefl.report.reading import what_the_server_reads
-    from securefl.runs.folder_reader import best_of, unlisted
+    from securefl.runs.folder_reader import unlisted
+    from securefl.runs.round_metrics import best_of
 
     by = {metrics[-1].metric for metrics, _ in runs.values() if metrics} or {ACCURACY}
     costs = {name: (hours(metrics), watt_hours(metrics)) for name, (metrics, _) in runs.items()}
@@ -159,7 +160,8 @@ def compare(runs: tuple[Path, ...], out: Path | None, html: Path | None, as_json
 def as_row(name: str, metrics: Sequence[RoundMetrics], ledger: Ledger) -> dict[str, Any]:
     """Return what `--json` says of a run: its last and its best round, and what it sent."""
     from securefl.report.reading import what_the_server_reads
-    from securefl.runs.folder_reader import best_of, unlisted
+    from securefl.runs.folder_reader import unlisted
+    from securefl.runs.round_metrics import best_of
 
     best, sent = best_of(metrics), ledger.upload_bytes()
     return {

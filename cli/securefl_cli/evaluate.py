@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from securefl.data.samples import ClientData
     from securefl.evaluation.evaluate import Trained
     from securefl.report.external import LeaveOneOut
-    from securefl.runs.folder_reader import RoundMetrics
+    from securefl.runs.round_metrics import RoundMetrics
     from securefl.settings.tables import Config
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from securefl.errors import ConfigError, DataError, KeyFileError, SecureFLError
-from securefl.settings.choice import allow_code
 from securefl.simulation.malloc import keep_freed_memory
 from securefl_cli.log import begin, is_plain, say, say_error
 from securefl_cli.passphrase import from_environment
@@ -88,8 +87,11 @@ def main(code: tuple[str, ...]) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from_environment()  # also where the command asks for none: its processes would inherit it
     keep_freed_memory()
-    for name in code:
-        allow_code(name)
+    if code:
+        from securefl.settings.choice import allow_code
+
+        for name in code:
+            allow_code(name)
 
 
 if __name__ == "__main__":

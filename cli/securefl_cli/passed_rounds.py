@@ -1,7 +1,8 @@
 """Rounds that passed without any contribution that counts, in words."""
 
 from securefl.federation.incidents import Incident
-from securefl.runs.folder_reader import INCIDENTS, RunRecord, read_rows, untold
+from securefl.runs.folder_files import INCIDENTS
+from securefl.runs.folder_reader import RunRecord, read_rows, untold
 
 _MOST_NAMED = 5
 _MOST_SHOWN = 300

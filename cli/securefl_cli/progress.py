@@ -12,20 +12,14 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
     from securefl.recipes.reproduce import PlannedRun
-    from securefl.runs.folder_reader import RoundMetrics
     from securefl.runs.progress import RunProgress
+    from securefl.runs.round_metrics import RoundMetrics
 
 
 _asked = threading.Event()
@@ -103,7 +97,7 @@ def table_bar(rounds: int) -> Iterator[Callable[[PlannedRun, int], None]]:
 
     A line for each run where stderr is no terminal.
     """
-    console = Console(stderr=True)
+    console = _stderr()
     with _progress(console) as progress:
         bar = progress.add_task("", total=rounds, note="")
         done: dict[Path, int] = {}
@@ -131,7 +125,7 @@ def steps_bar() -> Iterator[Callable[[str, int, int], None]]:
 
     It is told a step's name, how much of it is done, and of how much.
     """
-    console = Console(stderr=True)
+    console = _stderr()
     with _progress(console) as progress:
         bars: dict[str, TaskID] = {}
 
@@ -152,7 +146,21 @@ def _state(rounds_done: int, rounds: int) -> str:
     return f"goes on from round {rounds_done} of {rounds}" if rounds_done else "begins"
 
 
+def _stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
 def _progress(console: Console) -> Progress:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     return Progress(
         TextColumn("{task.description:<28}", markup=False),
         BarColumn(bar_width=None),

@@ -20,7 +20,7 @@ def report_of(record: RunRecord) -> Path:
         RunFolderError: as `write_report`.
     """
     from securefl.report.finish import write_report
-    from securefl.runs.folder_reader import REPORT
+    from securefl.runs.folder_files import REPORT
 
     left = record.path / REPORT
     return left if left.is_file() else write_report(record)

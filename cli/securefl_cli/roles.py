@@ -9,7 +9,7 @@ from securefl.io.files import read_bounded, write_whole
 from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.bodies import MAX_BUNDLE
 from securefl.network.bundle_keeper import BundleKeeper
-from securefl.runs.folder_reader import is_finished
+from securefl.runs.folder_files import is_finished
 from securefl.runs.folder_writer import RunFolder
 from securefl.settings.digests import settings_digest, study_digest
 from securefl.settings.tables import Config

@@ -317,7 +317,7 @@ def _resume(folder: Path, secrets: _Secrets, own: Own, *, as_json: bool) -> None
 
 def _serve_again(folder: RunFolder, config: Config, secrets: _Secrets, own: Own) -> None:
     """Go on as the server of the run in a folder."""
-    from securefl.runs.folder_reader import CONFIG
+    from securefl.runs.folder_files import CONFIG
     from securefl.runs.folder_writer import server_needed
     from securefl_cli.server_run import run_server
 
@@ -347,7 +347,7 @@ def _serve_again(folder: RunFolder, config: Config, secrets: _Secrets, own: Own)
 
 def _require_shipped(config_file: Path) -> None:
     """Refuse the settings in an own task's folder: without its data they name the digits."""
-    from securefl.runs.folder_reader import CONFIG, TASK
+    from securefl.runs.folder_files import CONFIG, TASK
     from securefl.runs.folder_writer import own_task_needed
 
     if config_file.name == CONFIG and (config_file.parent / TASK).is_file():
@@ -431,7 +431,8 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
 def _report(folder: Path, result: Result, *, as_json: bool) -> None:
     from securefl.federation.ledger import Ledger
     from securefl.metrics.by_name import worst_said
-    from securefl.runs.folder_reader import PROTECTION, read_run
+    from securefl.runs.folder_files import PROTECTION
+    from securefl.runs.folder_reader import read_run
     from securefl_cli.passed_rounds import passed_rounds
 
     record = read_run(folder)

@@ -9,8 +9,9 @@ from securefl.errors import ConfigError
 from securefl.network.connect import Address
 from securefl.network.saying import Warned
 from securefl.network.server import Patience, ServerProcess, server_job
-from securefl.runs.folder_reader import read_metrics, read_run
+from securefl.runs.folder_reader import read_run
 from securefl.runs.progress import RunProgress, RunSoFar, terminal_bar
+from securefl.runs.round_metrics import read_metrics
 from securefl.runs.session import ServerStart
 from securefl.settings.tables import Config
 from securefl_cli.connection import introduce, run_until_done, watched_at

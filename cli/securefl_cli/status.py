@@ -48,7 +48,7 @@ def status(run: Path, as_json: bool) -> None:
 
 def _told(found: RunStatus) -> list[str]:
     from securefl.metrics.by_name import OVER_ALL, heading, shown
-    from securefl.runs.folder_reader import BEST
+    from securefl.runs.folder_files import BEST
 
     over = found.state == "complete"
     lines = [f"{found.name}: {found.state}" + ("" if over else f", {_AT_WORK[found.at_work]}")]

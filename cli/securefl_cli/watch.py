@@ -31,15 +31,14 @@ def watch(run_folder: Path, port: int, once: bool) -> None:
       securefl watch runs/first --port 8080 --once
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.report.watching import FollowedRun, watching
-    from securefl.runs.folder_reader import is_finished, read_config
-    from securefl.runs.follow import follow
+    from securefl.runs.folder_files import is_finished
+    from securefl.runs.follow import follow, read_title
 
-    config = read_config(run_folder)
-    watched = FollowedRun(config.name, config.run.rounds)
+    run = read_title(run_folder)
+    watched = FollowedRun(run.name, run.rounds)
     with watching(watched, port) as address:
         click.echo(f"Page: {address}")
-        private = config.privacy.private
-        with progress_bar(config.name, config.run.rounds, private=private) as bar:
+        with progress_bar(run.name, run.rounds, private=run.private) as bar:
 
             def on_phase(name: str) -> None:
                 watched.phase = name

@@ -22,8 +22,9 @@ from securefl.errors import (
     KeyFileError,
     UnknownClient,
 )
-from securefl.exchange.card_keys import MOST_OFFICERS, CardKeys, Quorum
+from securefl.exchange.card_keys import CardKeys, Quorum
 from securefl.federation.message import Roster
+from securefl.types import MOST_OFFICERS
 from securefl_keys import layout
 from securefl_keys.certificate_form import (
     AUTHORITY,

@@ -22,11 +22,8 @@ from securefl.io.files import read_bounded
 from securefl.io.html import PageTable
 from securefl.io.json import parsed
 from securefl.report.key_tallies import KeyTally, key_tallies
-from securefl.runs.folder_reader import (
-    ENVIRONMENT,
-    RunRecord,
-    read_soundly,
-)
+from securefl.runs.folder_files import ENVIRONMENT, read_soundly
+from securefl.runs.folder_reader import RunRecord
 from securefl.runs.session import PACKAGES, PROCESSES, read_environment
 from securefl.runs.task_record import DataRecord, TaskRecord, task_record
 from securefl.settings.load import flat

@@ -22,7 +22,8 @@ from securefl.evaluation.own_part import require_part_of
 from securefl.io.tensors import read_tensors
 from securefl.metrics.chosen import Measure, chosen_metric
 from securefl.norms.adapted import adapted_batch_norm
-from securefl.runs.folder_reader import MODEL, read_config
+from securefl.runs.folder_files import MODEL
+from securefl.runs.folder_reader import read_config
 from securefl.runs.folder_writer import RunFolder, own_task_needed, way_on
 from securefl.runs.loop import Result
 from securefl.runs.task_record import require_same_task

@@ -25,7 +25,8 @@ from securefl.evaluation.evaluate import (
 from securefl.io.text import MAX_FOLDER_BYTES, can_name_a_folder
 from securefl.norms.adapted import adapted_batch_norm
 from securefl.report.external import ExternalScore, LeaveOneOut
-from securefl.runs.folder_reader import holds_run, is_finished, read_config, read_run
+from securefl.runs.folder_files import holds_run, is_finished
+from securefl.runs.folder_reader import read_config, read_run
 from securefl.runs.folder_writer import RunFolder, write_atomically
 from securefl.runs.loop import OnRound
 from securefl.settings.clashes import require_global_model

@@ -14,9 +14,7 @@ from securefl.crypto.cards import CardKey, card_bytes
 from securefl.crypto.derived import SEED_BYTES, commitment, group_secret
 from securefl.errors import ConfigError
 from securefl.exchange.sums import Sender
-
-MOST_OFFICERS = 7
-"""Largest number of officers: there are 35 groups of 4 of 7 officers, each with a drawn key."""
+from securefl.types import MOST_OFFICERS
 
 
 @dataclass(frozen=True, slots=True)

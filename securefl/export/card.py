@@ -18,8 +18,10 @@ from securefl.metrics.by_name import shown, shown_over_all, title
 from securefl.privacy.history import History
 from securefl.report.census import clients, clients_said
 from securefl.report.protection import epsilon_said, opening_said
-from securefl.runs.folder_reader import ENVIRONMENT, RoundMetrics, RunRecord, read_run
+from securefl.runs.folder_files import ENVIRONMENT
+from securefl.runs.folder_reader import RunRecord, read_run
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.round_metrics import RoundMetrics
 from securefl.runs.session import read_environment
 from securefl.runs.task_record import TaskRecord, read_task_record
 

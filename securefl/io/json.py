@@ -1,13 +1,16 @@
 """Text from outside, JSON or TOML: of bounded depth, words and fields before a parser sees it."""
 
+from __future__ import annotations
+
 import json
 import re
 from itertools import accumulate
-from typing import TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, TypeVar
 
 from securefl.errors import SecureFLError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
 MAX_KEYS = 64
 """Most keys in one object: validators name every unknown key, which is slow for thousands."""
@@ -58,6 +61,8 @@ def parsed(
     parser: TypeAdapter[_Value], content: str | bytes, refusal: type[SecureFLError]
 ) -> _Value:
     """Returns the value that a JSON text holds; raises `refusal`, with the first fault in it."""
+    from pydantic import ValidationError
+
     try:
         text = content if isinstance(content, str) else content.decode()
         require_shallow(text, refusal)

@@ -47,7 +47,7 @@ from securefl.network.monitor import AuthorityMonitor
 from securefl.network.saying import SESSION, Warned
 from securefl.network.settings import check_officers, check_scope
 from securefl.network.trust import Keeper, MemberStanding
-from securefl.runs.folder_reader import OPENINGS
+from securefl.runs.folder_files import OPENINGS
 from securefl.settings.tables import Config
 
 MAX_OPEN_BYTES = 2**24

@@ -16,7 +16,8 @@ from securefl.federation.opening import Opening
 from securefl.io.json import parsed
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
-from securefl.runs.folder_reader import OPENINGS, read_rows
+from securefl.runs.folder_files import OPENINGS
+from securefl.runs.folder_reader import read_rows
 from securefl.runs.folder_writer import RunFolder
 
 MAX_LOG_BYTES = 2**22

@@ -19,7 +19,7 @@ from securefl.network.frames import Traffic
 
 if TYPE_CHECKING:
     from securefl.federation.incidents import Incident
-    from securefl.runs.folder_reader import RoundMetrics
+    from securefl.runs.round_metrics import RoundMetrics
 
 
 WAIT, TRAIN, OPEN, EVALUATE, ADD = "wait", "train", "open", "evaluate", "add"

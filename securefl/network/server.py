@@ -68,10 +68,12 @@ from securefl.network.sites import NetworkSites, cannot_go_on
 from securefl.network.trust import Role, TrustedBundle
 from securefl.privacy.history import History
 from securefl.report.finish import AtEnd, at_end
-from securefl.runs.folder_reader import OFFICERS_OPENINGS, RoundMetrics, read_joined
+from securefl.runs.folder_files import OFFICERS_OPENINGS
+from securefl.runs.folder_reader import read_joined
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
 from securefl.runs.progress import RunProgress
+from securefl.runs.round_metrics import RoundMetrics
 from securefl.runs.session import PROCESSES
 from securefl.settings.digests import digests_by_setting, settings_digest
 from securefl.settings.tables import Config

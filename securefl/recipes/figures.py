@@ -12,14 +12,9 @@ from securefl.errors import RunFolderError
 from securefl.evaluation.evaluate import evaluate, load_trained
 from securefl.federation.ledger import AUTHORITY, MEBIBYTE, SERVER, Entry, Ledger
 from securefl.report.census import hours, selected_share, times_selected, watt_hours
-from securefl.runs.folder_reader import (
-    METRICS,
-    QUALITIES,
-    RoundMetrics,
-    RunRecord,
-    read_metrics,
-    read_run,
-)
+from securefl.runs.folder_files import METRICS, QUALITIES
+from securefl.runs.folder_reader import RunRecord, read_run
+from securefl.runs.round_metrics import RoundMetrics, read_metrics
 
 MODEL = ("model/", "update/")
 """Beginnings of names of messages that carry the model: its broadcast, and clients' updates."""

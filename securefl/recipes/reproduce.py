@@ -10,13 +10,9 @@ from securefl.recipes.figures import RunFigures
 from securefl.recipes.quantities import Measure
 from securefl.recipes.recipe import Cell, Recipe
 from securefl.recipes.table import MeasuredCell, NoValue, RecipeTable, Value
-from securefl.runs.folder_reader import (
-    RoundMetrics,
-    holds_run,
-    is_finished,
-    read_config,
-    read_metrics,
-)
+from securefl.runs.folder_files import holds_run, is_finished
+from securefl.runs.folder_reader import read_config
+from securefl.runs.round_metrics import RoundMetrics, read_metrics
 from securefl.settings.tables import Config
 
 

@@ -12,7 +12,8 @@ from securefl.data.quality import Quality
 from securefl.federation.ledger import AUTHORITY, SERVER
 
 if TYPE_CHECKING:
-    from securefl.runs.folder_reader import RoundMetrics, RunRecord
+    from securefl.runs.folder_reader import RunRecord
+    from securefl.runs.round_metrics import RoundMetrics
 
 
 SECONDS_PER_HOUR = 3600

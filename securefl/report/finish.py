@@ -7,7 +7,8 @@ from securefl.errors import RunFolderError
 from securefl.metrics.by_name import SHARES
 from securefl.privacy.history import History
 from securefl.report.protection import protection_page
-from securefl.runs.folder_reader import ACCURACY, REPORT, SCORE, TRAFFIC, RunRecord, read_run
+from securefl.runs.folder_files import ACCURACY, REPORT, SCORE, TRAFFIC
+from securefl.runs.folder_reader import RunRecord, read_run
 from securefl.runs.folder_writer import RunFolder, way_on, write_atomically
 from securefl.settings.tables import Config
 

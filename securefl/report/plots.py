@@ -26,7 +26,8 @@ from securefl.report.census import (
     times_selected,
     watt_hours,
 )
-from securefl.runs.folder_reader import RoundMetrics, RunRecord
+from securefl.runs.folder_reader import RunRecord
+from securefl.runs.round_metrics import RoundMetrics
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#7f7f7f", "#cc79a7", "#56b4e9", "#e69f00")
 """Palette of Okabe and Ito, which colour-blind readers can tell apart."""

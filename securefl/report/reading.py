@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from securefl.federation.ledger import AUTHORITY, Ledger
-from securefl.runs.folder_reader import RoundMetrics, unlisted
+from securefl.runs.folder_reader import unlisted
+from securefl.runs.round_metrics import RoundMetrics
 
 
 def what_the_server_reads(ledger: Ledger, metrics: Sequence[RoundMetrics]) -> str:

@@ -20,7 +20,7 @@ from securefl.report.plots import by_client_figure, epsilon_plot, png, score_plo
 from securefl.report.protection import HEADINGS, epsilon_said, opening_said, protections
 from securefl.report.reading import what_the_server_reads
 from securefl.report.views import Shows, views
-from securefl.runs.folder_reader import (
+from securefl.runs.folder_files import (
     ACCURACY,
     CONFIG,
     ENVIRONMENT,
@@ -29,14 +29,11 @@ from securefl.runs.folder_reader import (
     OPENINGS,
     SCORE,
     TRAFFIC,
-    RoundMetrics,
-    RunRecord,
-    read_rows,
     read_soundly,
-    unopened,
-    untold,
 )
+from securefl.runs.folder_reader import RunRecord, read_rows, unopened, untold
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.round_metrics import RoundMetrics
 from securefl.runs.session import read_environment
 from securefl.settings.load import flat
 

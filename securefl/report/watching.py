@@ -12,11 +12,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from securefl.errors import ConfigError
-from securefl.io.html import rendered
 from securefl.metrics.by_name import heading
-from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.frame import row
 from securefl.runs.progress import left
+from securefl.runs.round_metrics import RoundMetrics
 
 HOST = "127.0.0.1"
 TEMPLATE = "report/watch.html.jinja"
@@ -98,6 +97,8 @@ def watching(watched: FollowedRun, port: int = 0) -> Iterator[str]:
                 self.send_error(404)
                 return
             if asked.path == f"/{secret}/":
+                from securefl.io.html import rendered
+
                 values = {"name": watched.name, "rounds": watched.rounds}
                 page = rendered(TEMPLATE, nonce=secrets.token_hex(16), **values)
                 self._give("text/html; charset=utf-8", page.encode())

@@ -3,7 +3,7 @@
 Everything is written whole or not at all, and is on the disk before the run goes on. A round counts
 once its checkpoint stands; lines of a later, unfinished round are dropped when the run is resumed.
 Only the authority's log of openings is never shortened, because an opening cannot be undone.
-`folder_reader` reads the folder.
+`folder_reader` and `round_metrics` read the folder.
 """
 
 import errno
@@ -37,7 +37,7 @@ from securefl.io.json import parsed
 from securefl.io.tensors import unshared
 from securefl.privacy.history import History
 from securefl.runs.checkpoint import Checkpoint
-from securefl.runs.folder_reader import (
+from securefl.runs.folder_files import (
     CHECKPOINT,
     CONFIG,
     DEVICES,
@@ -60,15 +60,13 @@ from securefl.runs.folder_reader import (
     SELECTIONS,
     SERVER,
     TASK,
-    RoundMetrics,
     holds_run,
     is_finished,
-    read_config,
-    read_joined,
-    read_rows,
     read_soundly,
 )
+from securefl.runs.folder_reader import read_config, read_joined, read_rows
 from securefl.runs.joining import joining
+from securefl.runs.round_metrics import RoundMetrics, read_metrics
 from securefl.runs.session import (
     PROCESSES,
     Environment,
@@ -354,7 +352,7 @@ class RunFolder:
         path = self.path / CHECKPOINT
         if path.is_file():
             return Checkpoint.read(path)
-        if len(read_rows(self.path / METRICS, RoundMetrics)) > 1:
+        if len(read_metrics(self.path)) > 1:
             raise RunFolderError(f"{path} is missing: this run cannot go on")
         return None
 
@@ -365,7 +363,7 @@ class RunFolder:
             RunFolderError: a file is damaged; nothing is changed.
         """
         rows: dict[str, Sequence[RoundMetrics | Entry | Incident | RoundParticipants]] = {
-            METRICS: read_rows(self.path / METRICS, RoundMetrics),
+            METRICS: read_metrics(self.path),
             SELECTIONS: read_rows(self.path / SELECTIONS, RoundParticipants),
             LEDGER: read_rows(self.path / LEDGER, Entry),
             INCIDENTS: read_rows(self.path / INCIDENTS, Incident),

@@ -1,25 +1,54 @@
-"""Rounds of a run as they are done, from its folder alone."""
+"""A run as it goes on, from its folder alone: its title, and its rounds as they are done."""
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from securefl.errors import RunFolderError
-from securefl.io.files import read_lines
-from securefl.io.json import parsed
-from securefl.runs.folder_reader import (
+from securefl.io.files import read_bounded, read_lines
+from securefl.io.records import json_object
+from securefl.runs.folder_files import (
+    CONFIG,
     METRICS,
-    RoundMetrics,
+    PRIVACY,
     is_at_work,
     is_finished,
-    read_config,
     read_phase,
     read_soundly,
+    require_run,
 )
+from securefl.runs.round_metrics import RoundMetrics, round_in
 
-_ROUND = TypeAdapter(RoundMetrics)
+MAX_SETTINGS_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class RunTitle:
+    """Title of a run, for those who follow it."""
+
+    name: str
+    """Name that the settings give it; that of its folder where they give none."""
+    rounds: int
+    """Rounds that the settings ask for."""
+    private: bool
+    """True where it has begun to spend a budget of differential privacy."""
+
+
+def read_title(path: Path) -> RunTitle:
+    """Return a run's title. Its settings are not checked, as to follow it takes no others.
+
+    Raises:
+        RunFolderError: no run's folder, or a damaged one.
+    """
+    require_run(path)
+    with read_soundly(path / CONFIG):
+        tables = json_object(read_bounded(path / CONFIG, MAX_SETTINGS_BYTES), RunFolderError)
+        match tables:
+            case {"run": {"name": str() | None as name, "rounds": int() as rounds}}:
+                title = name or path.resolve().name
+                return RunTitle(title, rounds, (path / PRIVACY).exists())
+        raise RunFolderError("has no run.rounds")
 
 
 def follow(
@@ -33,7 +62,7 @@ def follow(
     Raises:
         RunFolderError: no run's folder, or a damaged one.
     """
-    read_config(path)
+    require_run(path)
     file, at, last = path / METRICS, 0, 0
     while True:
         working = is_at_work(path) is not False and not is_finished(path)
@@ -44,7 +73,7 @@ def follow(
             with read_soundly(file):
                 for line in read_lines(file, start=at):
                     at += len(line) + 1
-                    metrics = parsed(_ROUND, line, RunFolderError)
+                    metrics = round_in(line)
                     if metrics.round > last:
                         last = metrics.round
                         yield metrics

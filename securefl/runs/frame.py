@@ -5,7 +5,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from securefl.runs.folder_reader import RoundMetrics
+from securefl.runs.round_metrics import RoundMetrics
 
 
 def row(metrics: RoundMetrics) -> dict[str, float]:

@@ -50,17 +50,10 @@ from securefl.privacy.history import History
 from securefl.privacy.odometer import Odometer, Spending
 from securefl.runs.checkpoint import Checkpoint, check_client_state
 from securefl.runs.divergence import check_loss
-from securefl.runs.folder_reader import (
-    BEST,
-    MODEL,
-    ClientScore,
-    RoundMetrics,
-    best_of,
-    is_finished,
-    read_metrics,
-)
+from securefl.runs.folder_files import BEST, MODEL, is_finished
 from securefl.runs.frame import frame
 from securefl.runs.progress import MEGABYTE, RunProgress
+from securefl.runs.round_metrics import ClientScore, RoundMetrics, best_of, read_metrics
 from securefl.runs.session import InFlight, torch_threads
 from securefl.runs.stopwatch import Stopwatch
 from securefl.selection.participation import Participation

@@ -13,15 +13,15 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from securefl.metrics.by_name import SHARES, shown, title
-from securefl.runs.folder_reader import RoundMetrics
+from securefl.runs.round_metrics import RoundMetrics
 
 MEGABYTE = 1e6
 RECENT_ROUNDS = 10
 """Rounds of whose mean the time that is left is guessed."""
 PHASE_WIDTH = len("clients, messages")
 """Characters of the longest phase's name, so that what follows stands still."""
-NOTEBOOK_S = 0.25
-"""Seconds between two updates of a bar in a notebook: each is a message to the browser."""
+UPDATE_S = 0.25
+"""Seconds between two updates of a bar: in a notebook each is a message to the browser."""
 
 
 class RunProgress(Protocol):
@@ -63,7 +63,8 @@ class RunSoFar:
     done: int
     """Rounds that are done."""
     private: bool
-    """True with differential privacy: it is said what that has cost."""
+    """True with differential privacy: it is said what that has cost, as it is where a round is said
+    to have cost some."""
     phase: str = ""
     """Phase of the round that goes on; empty where nobody tells."""
     last: RoundMetrics | None = None
@@ -74,6 +75,7 @@ class RunSoFar:
         """Add a round that is done."""
         self.last, self.done = metrics, metrics.round
         self._sent_bytes += metrics.upload_bytes
+        self.private |= metrics.epsilon is not None
         self._seconds.append(metrics.seconds)
 
     @property
@@ -161,7 +163,7 @@ class _Lines:
 
 @dataclass(slots=True)
 class _TerminalBar:
-    """Bar that rich draws ten times a second, from how the run stands at that moment."""
+    """Bar that rich draws again and again, from how the run stands at that moment."""
 
     so_far: RunSoFar
     completed: Callable[[int], None]
@@ -189,7 +191,7 @@ def terminal_bar(so_far: RunSoFar) -> Iterator[RunProgress | None]:
         *(TextColumn("{task.description}", markup=False), BarColumn(bar_width=None)),
         TextColumn("{task.fields[so_far]}", markup=False),
     )
-    with Progress(*columns, console=console) as drawing:
+    with Progress(*columns, console=console, refresh_per_second=1 / UPDATE_S) as drawing:
         task = drawing.add_task(
             so_far.label, total=so_far.rounds, completed=so_far.done, so_far=so_far
         )
@@ -217,7 +219,7 @@ class _NotebookBar:
         self._now_and_then()
 
     def _now_and_then(self) -> None:
-        if time.monotonic() - self._updated_s >= NOTEBOOK_S:
+        if time.monotonic() - self._updated_s >= UPDATE_S:
             self.update()
 
     def update(self) -> None:

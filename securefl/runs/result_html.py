@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from securefl.io.html import Curve, PageTable, notebook_html
 from securefl.metrics.by_name import heading, shown, shown_compared
-from securefl.runs.folder_reader import RoundMetrics, best_of
+from securefl.runs.round_metrics import RoundMetrics, best_of
 
 MOST_CLIENTS = 10
 

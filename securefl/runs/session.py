@@ -17,7 +17,7 @@ from securefl.federation.ledger import utc_now
 from securefl.federation.left_out import List
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
-from securefl.runs.folder_reader import read_soundly
+from securefl.runs.folder_files import read_soundly
 
 
 @contextmanager

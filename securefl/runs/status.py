@@ -18,21 +18,18 @@ from securefl.io.files import read_lines
 from securefl.io.json import parsed
 from securefl.metrics.by_name import ACCURACY
 from securefl.metrics.metric import PooledBy
-from securefl.runs.folder_reader import (
+from securefl.runs.folder_files import (
     CHECKPOINT,
     INCIDENTS,
     LEDGER,
     SELECTIONS,
-    best_of,
     is_at_work,
     is_finished,
-    read_config,
-    read_metrics,
-    read_rows,
     read_soundly,
-    untold,
 )
+from securefl.runs.folder_reader import read_config, read_rows, untold
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.round_metrics import best_of, read_metrics
 from securefl.selection.round_participants import RoundParticipants
 
 State = Literal["running", "stopped", "complete"]

@@ -15,7 +15,7 @@ from securefl.errors import ConfigError, RunFolderError
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 from securefl.losses.kinds import loss_name
-from securefl.runs.folder_reader import TASK, read_soundly
+from securefl.runs.folder_files import TASK, read_soundly
 from securefl.settings.tables import Config
 from securefl.task import Task, client_names
 

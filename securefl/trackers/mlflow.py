@@ -6,9 +6,9 @@ import re
 import time
 
 from securefl.errors import ConfigError
-from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.frame import row
 from securefl.runs.loop import Result
+from securefl.runs.round_metrics import RoundMetrics
 from securefl.settings.load import flat
 from securefl.settings.tables import Config
 from securefl.trackers.tracker import require_package

@@ -4,8 +4,8 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from securefl.errors import ConfigError
-from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.loop import Result
+from securefl.runs.round_metrics import RoundMetrics
 
 
 class Tracker(Protocol):

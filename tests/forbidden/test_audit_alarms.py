@@ -25,7 +25,8 @@ from securefl.federation.ledger import SERVER
 from securefl.federation.opening import Opening
 from securefl.report.views import OUTSIDER, views
 from securefl.runs import loop as rounds
-from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
+from securefl.runs.folder_files import OPENINGS
+from securefl.runs.folder_reader import read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.task import configured_task
 from securefl.types import PROFILE, Kind

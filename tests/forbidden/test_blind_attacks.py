@@ -47,7 +47,8 @@ from securefl.federation.round import ServerRound
 from securefl.federation.server import DueWeight
 from securefl.federation.total import RELEASED, total_bytes
 from securefl.network import authority_line
-from securefl.runs.folder_reader import INCIDENTS, read_rows
+from securefl.runs.folder_files import INCIDENTS
+from securefl.runs.folder_reader import read_rows
 from securefl.simulation.processes.messages import Member
 from securefl.types import Kind, MessageSpec
 

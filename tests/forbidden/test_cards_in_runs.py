@@ -15,7 +15,8 @@ from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.federation.message import CARD, card_expected
 from securefl.federation.opening import Opening
-from securefl.runs.folder_reader import INCIDENTS, OPENINGS, read_rows, read_run
+from securefl.runs.folder_files import INCIDENTS, OPENINGS
+from securefl.runs.folder_reader import read_rows, read_run
 from securefl.settings.tables import ExchangeTable
 from securefl.simulation.in_memory import InMemory as Engine
 

@@ -16,7 +16,7 @@ import securefl
 from securefl.errors import ConfigError, DataError, RunFolderError
 from securefl.io import files
 from securefl.runs import folder_writer as runfolder
-from securefl.runs.folder_reader import RoundMetrics
+from securefl.runs.round_metrics import RoundMetrics
 
 pytestmark = pytest.mark.usefixtures("quick")
 

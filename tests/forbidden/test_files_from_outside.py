@@ -30,8 +30,9 @@ from securefl.network.authority import RELEASES, AuthorityLog
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History
 from securefl.recipes.recipe import load_recipe
-from securefl.runs.folder_reader import RoundMetrics, read_config, read_rows, read_run
+from securefl.runs.folder_reader import read_config, read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.round_metrics import read_metrics
 from securefl.runs.session import read_environment
 from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.load import load_config
@@ -89,7 +90,7 @@ RUN = {
     "config.json": lambda path: read_config(path.parent),
     "environment.json": read_environment,
     "qualities.json": lambda path: read_run(path.parent),
-    "metrics.jsonl": lambda path: read_rows(path, RoundMetrics),
+    "metrics.jsonl": lambda path: read_metrics(path.parent),
     "ledger.jsonl": lambda path: read_rows(path, Entry),
     "incidents.jsonl": lambda path: read_rows(path, Incident),
     "openings.jsonl": lambda path: read_rows(path, Opening),

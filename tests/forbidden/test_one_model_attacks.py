@@ -23,7 +23,8 @@ from securefl.federation.left_out import ListsOfModel
 from securefl.federation.opening_history import fewest
 from securefl.federation.round import ServerRound
 from securefl.network.sites import NetworkSites
-from securefl.runs.folder_reader import INCIDENTS, read_rows
+from securefl.runs.folder_files import INCIDENTS
+from securefl.runs.folder_reader import read_rows
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.session import InFlight
 from securefl.simulation.in_memory import InMemory

@@ -40,7 +40,8 @@ from securefl.audit.tracing.verdict import SentStatistics, Traced, Visibility
 from securefl.evaluation.evaluate import load_trained
 from securefl.privacy import client_level
 from securefl.privacy.history import History
-from securefl.runs.folder_reader import OPENINGS, read_run
+from securefl.runs.folder_files import OPENINGS
+from securefl.runs.folder_reader import read_run
 from securefl.settings.axes import Weights
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick", "cheap_guesses")

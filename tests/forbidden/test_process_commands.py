@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from processes import PASSPHRASE, SERVER, Site
 
-from securefl.runs.folder_reader import MODEL, TRAFFIC
+from securefl.runs.folder_files import MODEL, TRAFFIC
 from securefl.runs.folder_writer import RunFolder
 from securefl_cli.main import main
 from securefl_keys import layout

@@ -48,7 +48,7 @@ from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
 from securefl.network.party import client_party
 from securefl.network.trust import MemberStanding
-from securefl.runs.folder_reader import OPENINGS
+from securefl.runs.folder_files import OPENINGS
 from securefl.simulation.workspace import Workspace
 from securefl.types import ClientState, Kind, MessageSpec
 from securefl_keys import layout

@@ -21,7 +21,8 @@ from securefl.network.authority import AuthorityLog
 from securefl.network.authority_line import ask_what_holds
 from securefl.network.fetched_openings import MAX_LOG_BYTES
 from securefl.network.frames import SMALL, Frame
-from securefl.runs.folder_reader import OPENINGS, read_rows
+from securefl.runs.folder_files import OPENINGS
+from securefl.runs.folder_reader import read_rows
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses", "no_hang")
 RUN, OTHER = "ab" * 32, "cd" * 32

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from process_memory import found_under, secrets_of
 from processes import SERVER, federations
 
-from securefl.runs.folder_reader import METRICS
+from securefl.runs.folder_files import METRICS
 from securefl_cli.connection import ended_by_sigterm
 from securefl_cli.log import begin
 from securefl_cli.main import main

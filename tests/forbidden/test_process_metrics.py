@@ -26,7 +26,7 @@ from securefl.network.connect import Address
 from securefl.network.health import health_service
 from securefl.network.metrics_page import metrics_page
 from securefl.network.monitor import AuthorityMonitor, ServerMonitor
-from securefl.runs.folder_reader import RoundMetrics
+from securefl.runs.round_metrics import RoundMetrics
 from securefl_cli.main import main
 
 OF_SERVER = {

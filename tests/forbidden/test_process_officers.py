@@ -51,7 +51,8 @@ from securefl.network.authority_line import (
 )
 from securefl.network.connect import connected
 from securefl.network.frames import SMALL, Frame
-from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS, read_rows
+from securefl.runs.folder_files import OFFICERS_OPENINGS, OPENINGS
+from securefl.runs.folder_reader import read_rows
 from securefl.types import Kind, MessageSpec
 from securefl_cli.roles import officer_process
 from securefl_keys import layout

@@ -35,7 +35,8 @@ from securefl.federation.message import Roster, SignedHeader, encode_message, he
 from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.total import Terms
-from securefl.runs.folder_reader import OPENINGS, read_rows
+from securefl.runs.folder_files import OPENINGS
+from securefl.runs.folder_reader import read_rows
 from securefl.types import PROFILE
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")

@@ -11,7 +11,7 @@ import torch
 import securefl
 from securefl.build.simulation import simulated
 from securefl.federation.ledger import Entry
-from securefl.runs.folder_reader import RoundMetrics
+from securefl.runs.round_metrics import RoundMetrics
 from securefl.selection.round_participants import RoundParticipants
 from securefl.types import ClientState, State
 

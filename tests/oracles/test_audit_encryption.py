@@ -44,7 +44,8 @@ from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.profile_match import Profile
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
-from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
+from securefl.runs.folder_files import OPENINGS
+from securefl.runs.folder_reader import read_rows, read_run
 from securefl.types import Kind
 
 KEY = "a" * 64

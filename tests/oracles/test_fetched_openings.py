@@ -13,7 +13,8 @@ from securefl.build.training import precision_of
 from securefl.errors import RunFolderError
 from securefl.federation.opening import Opening
 from securefl.network.authority import AuthorityLog
-from securefl.runs.folder_reader import OPENINGS, read_rows
+from securefl.runs.folder_files import OPENINGS
+from securefl.runs.folder_reader import read_rows
 from securefl.runs.folder_writer import RunFolder
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")

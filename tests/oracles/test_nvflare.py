@@ -57,7 +57,8 @@ from securefl.network.identity import Challenge
 from securefl.nvflare.calls import FULL, OVER, TAKEN, ByCalls, CallersWay
 from securefl.nvflare.handshake import callers_tls, greeted, introduced, listeners_tls
 from securefl.nvflare.stream import PIECE_BYTES, TlsStream
-from securefl.runs.folder_reader import OPENINGS, read_run
+from securefl.runs.folder_files import OPENINGS
+from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.settings.digests import digests_by_setting, settings_digest
 from securefl_cli.main import main

@@ -12,7 +12,8 @@ from key_folders import cheap
 from processes import CLIENTS, PASSPHRASE, SERVER, federations, passphrase_of
 
 from securefl.federation.opening import Opening
-from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS, read_rows
+from securefl.runs.folder_files import OFFICERS_OPENINGS, OPENINGS
+from securefl.runs.folder_reader import read_rows
 from securefl_cli.main import main
 from securefl_keys.officer_card import make_card
 from securefl_keys.rotation import set_officers

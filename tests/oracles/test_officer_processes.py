@@ -23,7 +23,8 @@ from securefl.federation.message import SCORING
 from securefl.federation.opening import Opening
 from securefl.network import bodies
 from securefl.network.authority import AuthorityProcess
-from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS, read_rows, read_run
+from securefl.runs.folder_files import OFFICERS_OPENINGS, OPENINGS
+from securefl.runs.folder_reader import read_rows, read_run
 from securefl_cli.audit_report import auditor
 from securefl_keys.layout import IDENTITY_CERTIFICATE
 from securefl_keys.party_certificates import CertificateFile

@@ -17,7 +17,7 @@ from securefl.exchange.officer import KeySet
 from securefl.exchange.opener import TotalOpener
 from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.bundle_keeper import BundleKeeper
-from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS
+from securefl.runs.folder_files import OFFICERS_OPENINGS, OPENINGS
 from securefl.settings.digests import settings_digest, study_digest
 from securefl_cli.roles import officer_process
 from securefl_keys.bundle import SoundBundle

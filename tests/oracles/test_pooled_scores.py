@@ -22,7 +22,9 @@ from securefl.exchange.whole import in_parts, joined
 from securefl.federation.message import SCORE_MEAN, SCORES
 from securefl.metrics.chosen import chosen_metric
 from securefl.metrics.metric import PooledBy
-from securefl.runs.folder_reader import BEST, MODEL, RoundMetrics, best_of, read_run
+from securefl.runs.folder_files import BEST, MODEL
+from securefl.runs.folder_reader import read_run
+from securefl.runs.round_metrics import RoundMetrics, best_of
 
 IN_ONE = ("run.engine=sequential", "exchange.encrypt=none")
 SEALED = ("exchange.encrypt=model", "run.reproducible=false")

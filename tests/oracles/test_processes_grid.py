@@ -18,7 +18,8 @@ from securefl.build.simulation import simulated
 from securefl.errors import ConfigError, DataError
 from securefl.federation.message import CARD, SCORING
 from securefl.federation.opening import Opening
-from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
+from securefl.runs.folder_files import OPENINGS
+from securefl.runs.folder_reader import read_rows, read_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -20,8 +20,10 @@ from securefl.federation.incidents import PASSED, Incident
 from securefl.federation.opening import Opening
 from securefl.network.members import Members
 from securefl.network.store import RUNS, FileStore
-from securefl.runs.folder_reader import INCIDENTS, read_metrics, read_rows, read_run
+from securefl.runs.folder_files import INCIDENTS
+from securefl.runs.folder_reader import read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.round_metrics import read_metrics
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 KEEPING = {

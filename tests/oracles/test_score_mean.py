@@ -16,7 +16,8 @@ from securefl.federation.incidents import Incident
 from securefl.federation.message import SCORE_MEAN, SCORES
 from securefl.federation.opening import Opening
 from securefl.network.sites import NetworkSites
-from securefl.runs.folder_reader import INCIDENTS, read_rows, read_run
+from securefl.runs.folder_files import INCIDENTS
+from securefl.runs.folder_reader import read_rows, read_run
 from securefl.types import Kind
 
 MEAN, OWN = "sites.scores=mean", "algorithm.name=silobn"

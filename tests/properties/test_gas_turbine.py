@@ -14,7 +14,7 @@ import securefl
 from securefl.data.gas_turbine import INPUTS, TARGETS, YEARS, load_gas_turbine
 from securefl.data.public import carve_public
 from securefl.errors import ConfigError, DataError
-from securefl.runs.folder_reader import is_finished
+from securefl.runs.folder_files import is_finished
 from securefl.settings.load import load_config
 from securefl.task import configured_task
 from securefl_cli.main import main

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import securefl
-from securefl.runs.folder_reader import TRAFFIC
+from securefl.runs.folder_files import TRAFFIC
 from securefl_cli.log import FORMS
 from securefl_cli.main import main
 from securefl_keys import sealed_file

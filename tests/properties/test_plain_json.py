@@ -3,19 +3,57 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from contextlib import suppress
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.errors import KeyFileError, MessageRefused
+from securefl.errors import KeyFileError, MessageRefused, RunFolderError
 from securefl.io.json import MAX_DEPTH, MAX_KEYS, require_plain
+from securefl.metrics.metric import PooledBy, PooledScore
+from securefl.runs.round_metrics import ClientScore, RoundMetrics, round_in
 from securefl_keys.key_files import require_no_secret
 from securefl_keys.policy import PolicyFile
 from securefl_keys.roster import RosterFile
 from securefl_keys.sealed_keys import SealedKey
+
+LINE = asdict(
+    RoundMetrics(1, 0.25, math.inf, 0.1, 1000, ("a",), 30.0, clients={"a": ClientScore(0.5, 2.0)})
+) | {"pooled": {"value": 0.5, "pooling": "sums", "within": 0}, "of a later release": [1]}
+
+
+def test_a_round_is_read_as_it_was_written():
+    """By the types of its fields: a whole number is a float where one is due."""
+    read = round_in(json.dumps(LINE).encode())
+    pooled = PooledScore(0.5, PooledBy.SUMS, 0.0)
+    known = {name: value for name, value in LINE.items() if name != "of a later release"}
+    assert asdict(read) == known | {"dropped": ("a",), "pooled": asdict(pooled)}
+    assert read.clients["a"] == ClientScore(0.5, 2.0)
+    assert type(read.pooled.within) is float
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"round": True}, "round: must be int"),
+        ({"round": "1"}, "round: must be int"),
+        ({"loss": None}, "loss: must be float"),
+        ({"dropped": "a"}, "dropped: must be tuple"),
+        ({"clients": {"a": {"score": 1}}}, "clients.a: lacks loss"),
+        ({"pooled": {"value": 1, "pooling": "mean"}}, "pooling: must be PooledBy"),
+        ({"at": "\ud800"}, "is no JSON"),
+    ],
+)
+def test_a_round_of_other_types_is_refused(changed, said):
+    with pytest.raises(RunFolderError, match=said):
+        round_in(json.dumps(LINE | changed).encode())
+    with pytest.raises(RunFolderError, match="lacks round"):
+        round_in(b"{}")
+
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

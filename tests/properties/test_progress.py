@@ -12,8 +12,8 @@ import pytest
 
 import securefl
 from securefl.runs import progress
-from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.progress import progress_bar
+from securefl.runs.round_metrics import RoundMetrics
 from securefl.runs.stopwatch import Stopwatch
 
 ROUND = RoundMetrics(1, 0.25, 2.0, 0.1, 2_000_000, (), 30.0, score=0.25, n_clients=4, epsilon=1.5)
@@ -54,7 +54,7 @@ def shown(monkeypatch):
     kernel.display.display = display
     monkeypatch.setitem(sys.modules, "IPython", kernel)
     monkeypatch.setitem(sys.modules, "IPython.display", kernel.display)
-    monkeypatch.setattr(progress, "NOTEBOOK_S", 0.0)
+    monkeypatch.setattr(progress, "UPDATE_S", 0.0)
     return said
 
 

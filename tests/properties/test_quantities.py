@@ -15,7 +15,7 @@ from securefl.errors import ConfigError, RunFolderError
 from securefl.recipes.quantities import QUANTITIES, Measure, QualityName, Quantity
 from securefl.recipes.recipe import load_recipe
 from securefl.recipes.reproduce import measured
-from securefl.runs.folder_reader import ClientScore
+from securefl.runs.round_metrics import ClientScore
 
 SELECTED = {"quantity": "selected-share", "qualities": ["irrelevant", "blurred"]}
 

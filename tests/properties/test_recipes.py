@@ -22,7 +22,8 @@ from securefl.recipes import reproduce as reproducing
 from securefl.recipes.recipe import load_recipe, slug
 from securefl.recipes.reproduce import plan, reproduce
 from securefl.report import finish
-from securefl.runs.folder_reader import is_finished, read_run
+from securefl.runs.folder_files import is_finished
+from securefl.runs.folder_reader import read_run
 from securefl_cli.main import main
 from securefl_cli.reproduce import shipped_recipes
 

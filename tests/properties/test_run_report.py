@@ -18,15 +18,9 @@ from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
 from securefl.report.census import clients, rounds_counted
 from securefl.report.run_page import comparison_page, run_page
-from securefl.runs.folder_reader import (
-    INCIDENTS,
-    LEDGER,
-    METRICS,
-    OPENINGS,
-    REPORT,
-    ClientScore,
-    read_run,
-)
+from securefl.runs.folder_files import INCIDENTS, LEDGER, METRICS, OPENINGS, REPORT
+from securefl.runs.folder_reader import read_run
+from securefl.runs.round_metrics import ClientScore
 from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Kind
 from securefl_cli.compare import compare

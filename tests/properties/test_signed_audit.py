@@ -31,7 +31,8 @@ from securefl.federation.ledger import utc_now
 from securefl.federation.lineage import Shown, Statement, beginning, extended
 from securefl.federation.opening import Opening
 from securefl.network.models_shown import CONTRADICTION, Contradiction, Said
-from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
+from securefl.runs.folder_files import OPENINGS
+from securefl.runs.folder_reader import read_rows, read_run
 from securefl.runs.session import PROCESSES
 from securefl_cli.audit_report import auditor
 from securefl_cli.main import main

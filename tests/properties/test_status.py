@@ -16,7 +16,8 @@ from processes import Site
 
 import securefl
 from securefl.federation.incidents import PASSED, Incident
-from securefl.runs.folder_reader import INCIDENTS, MODEL, SELECTIONS, TRAFFIC, read_run
+from securefl.runs.folder_files import INCIDENTS, MODEL, SELECTIONS, TRAFFIC
+from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.status import status_of
 from securefl.selection.round_participants import RoundParticipants

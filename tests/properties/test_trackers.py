@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import securefl
 from securefl.errors import ConfigError
-from securefl.runs.folder_reader import METRICS, TRAFFIC
+from securefl.runs.folder_files import METRICS, TRAFFIC
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.follow import follow
 from securefl.runs.frame import row

@@ -13,8 +13,9 @@ from click.testing import CliRunner
 import securefl
 from securefl.errors import ConfigError
 from securefl.report.watching import FollowedRun, watching
-from securefl.runs.folder_reader import PHASE, RoundMetrics
+from securefl.runs.folder_files import PHASE
 from securefl.runs.follow import follow
+from securefl.runs.round_metrics import RoundMetrics
 from securefl_cli.watch import watch
 
 FIRST = RoundMetrics(1, 0.25, 2.0, 0.1, 1000, (), 30.0, score=0.25, phases={"scoring": 0.5})

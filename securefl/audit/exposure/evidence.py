@@ -27,7 +27,7 @@ from securefl.federation.opening import Opening
 from securefl.io.files import read_lines
 from securefl.io.json import parsed
 from securefl.report.finish import PICTURES
-from securefl.runs.folder_reader import (
+from securefl.runs.folder_files import (
     ENVIRONMENT,
     FILES,
     INCIDENTS,
@@ -36,12 +36,10 @@ from securefl.runs.folder_reader import (
     OFFICERS_OPENINGS,
     OPENINGS,
     SELECTIONS,
-    RoundMetrics,
-    RunRecord,
-    read_rows,
     read_soundly,
-    untold,
 )
+from securefl.runs.folder_reader import RunRecord, read_rows, untold
+from securefl.runs.round_metrics import RoundMetrics
 from securefl.runs.session import PROCESSES, read_environment
 from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.tables import Config

@@ -25,7 +25,7 @@ from securefl.audit.membership.attacks import Shadows
 from securefl.audit.membership.candidates import Candidates, Phi, confidences
 from securefl.build.run import run
 from securefl.errors import ConfigError
-from securefl.runs.folder_reader import RoundMetrics
+from securefl.runs.round_metrics import RoundMetrics
 from securefl.settings.load import with_changes
 from securefl.settings.tables import Config
 from securefl.simulation.processes.worker_process import deaf_to_interrupts
