@@ -1,7 +1,7 @@
 """Pictures of docs/gallery.md: python docs/gallery.py NAME [NAME ...], or all with no name.
 
-Each is made anew by runs of seconds or by a notebook's cells, or is a smaller copy of a picture of
-another page. It is written into docs/gallery, or with --out DIR elsewhere, as a PNG of few colours.
+Each is made anew by runs of seconds or by a notebook's cells. It is written into docs/gallery, or
+with --out DIR elsewhere, as a PNG of few colours.
 """
 
 from __future__ import annotations
@@ -85,11 +85,6 @@ def of_audit(section: str) -> bytes:
     """Return the first picture of a section of the notebook's audit of the run in the clear."""
     found: bytes = notebook("audit")[1]["sections"]["plain"][section].pictures[0].png
     return found
-
-
-def of_page(path: str) -> bytes:
-    """Return a picture of another page, by its place in docs."""
-    return (ROOT / "docs" / f"{path}.png").read_bytes()
 
 
 def labels() -> Figure:
@@ -303,7 +298,6 @@ PICTURES: dict[str, Draws] = {
     "first-run": partial(of_notebook, "first_run", 0),
     "bn-means": partial(of_notebook, "why_bn_breaks", 0),
     "bn-variances": partial(of_notebook, "why_bn_breaks", 1),
-    "bn-steps": partial(of_page, "explanations/bn-steps"),
     "cures": partial(of_notebook, "cures", 0),
     "skew": skew,
     "alone-and-together": partial(of_notebook, "own_model_and_data", 0),
@@ -327,10 +321,6 @@ PICTURES: dict[str, Draws] = {
     "membership": partial(of_audit, "membership"),
     "tracing": partial(of_audit, "tracing"),
     "inversion": partial(of_notebook, "audit", 1),
-    "engines-clients": partial(of_page, "results/engines-clients"),
-    "sites": partial(of_page, "results/sites"),
-    "privacy": partial(of_page, "results/privacy"),
-    "sealed-bytes": partial(of_page, "results/sealed-bytes"),
 }
 """Functions that make the pictures, by the picture's name."""
 
