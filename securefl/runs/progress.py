@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -180,13 +181,13 @@ class _TerminalBar:
 @contextmanager
 def terminal_bar(so_far: RunSoFar) -> Iterator[RunProgress | None]:
     """Draw a bar on stderr and yield it; yield None where that is no terminal."""
+    if not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
+        yield None  # as rich has it, which takes long to load
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
     columns = (
         *(TextColumn("{task.description}", markup=False), BarColumn(bar_width=None)),
         TextColumn("{task.fields[so_far]}", markup=False),
