@@ -1,5 +1,5 @@
-"""Pages of the site: each block of a tutorial and a how-to runs as it stands, and every command
-of any page is one that exists, with the options that it has.
+"""Pages of the site: each block of a tutorial and a how-to runs as it stands, those of the pages of
+commands in short, and every command of any page is one that exists, with the options that it has.
 """
 
 from __future__ import annotations
@@ -54,6 +54,13 @@ NOT_HERE = {
     r"securefl run --resume": "goes on with a run that was stopped, as test_resume.py does",
 }
 """Commands of walked pages that are checked and not run here, with the reason."""
+IN_SHORT = "docs/simulations.md", "docs/officer.md", "docs/data-sets.md"
+"""Pages whose commands are typed one after the other in one folder, with two rounds each."""
+NOT_IN_SHORT = {
+    **NOT_HERE,
+    r"diff ": "reads what an audit has written",
+    r".* (--data-root|--dataset azpro) ": "files of others, which are not here",
+}
 COMMANDS = [
     (page, command)
     for page in PAGES
@@ -161,8 +168,8 @@ def test_a_tutorial_begins_with_what_comes_of_it_and_how_long_it_takes(page):
 
 
 def test_each_reason_is_of_a_command():
-    typed = [command for page, command in COMMANDS if page in WALKED]
-    for beginning in NOT_HERE:
+    typed = [c for page, c in COMMANDS if page in WALKED or name_of(page) in IN_SHORT]
+    for beginning in NOT_IN_SHORT:
         assert any(re.match(beginning, command) for command in typed), beginning
 
 
@@ -170,9 +177,12 @@ class Typist:
     """A reader at a terminal, whose commands run in this process."""
 
     said = ""
+    left_out = NOT_HERE
+    more = ()
+    """Settings that runs are given on top."""
 
     def type(self, command):
-        if any(re.match(beginning, command) for beginning in NOT_HERE):
+        if any(re.match(beginning, command) for beginning in self.left_out):
             return
         words = shlex.split(os.path.expandvars(command), comments=True)
         if words[0] == "securefl":
@@ -183,6 +193,8 @@ class Typist:
             subprocess.run(["bash", "-euc", command], check=True)
 
     def securefl(self, words):
+        if words[0] in {"run", "leave-one-out"}:
+            words = [*words, *self.more]
         given = CliRunner(env={"SECUREFL_PASSPHRASE": PASSPHRASE})
         done = given.invoke(main, words, input="y\n" * 9)
         assert done.exit_code == 0, (words, done.output, done.exception)
@@ -236,6 +248,15 @@ def test_a_page_runs_as_it_stands(page, typist, capsys):
         elsewhere = any(re.match(left, c) for left in NOT_HERE for c in before.commands)
         if block.language == "text" and not elsewhere:
             assert shape_of(block.text) in printed
+
+
+def test_commands_of_other_pages_run_in_short(typist, tmp_path):
+    """In a fresh clone, in the order of the pages, some of which go on from those before."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    typist.left_out, typist.more = NOT_IN_SHORT, ("--set", "run.rounds=2")
+    for name in IN_SHORT:
+        typed = [command for page, command in COMMANDS if name_of(page) == name]
+        walk("```\n" + "".join(f"{command}\n" for command in typed) + "```\n", typist.type)
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES} - {*WALKED}), ids=name_of)
