@@ -28,6 +28,7 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/prose_check.py
+	$(MAKE) docs
 
 # The documentation site, into build/site: its pages open from there, without a server or a network.
 docs: .venv/installed-docs
