@@ -21,7 +21,7 @@ RECENT_ROUNDS = 10
 """Rounds of whose mean the time that is left is guessed."""
 PHASE_WIDTH = len("clients, messages")
 """Characters of the longest phase's name, so that what follows stands still."""
-UPDATE_S = 0.25
+UPDATE_S = 0.5
 """Seconds between two updates of a bar: in a notebook each is a message to the browser."""
 
 
