@@ -10,6 +10,7 @@ from pathlib import Path
 
 from securefl.errors import RunFolderError
 from securefl.io.files import read_bounded
+from securefl.io.text import printable
 from securefl.types import MOST_OFFICERS
 
 CONFIG, ENVIRONMENT, TASK = "config.json", "environment.json", "task.json"
@@ -93,9 +94,10 @@ def is_at_work(path: Path) -> bool | None:
 def read_phase(path: Path) -> str:
     """Return the phase of the round that goes on; empty where nobody has noted one."""
     try:
-        return read_bounded(path / PHASE, MAX_PHASE_BYTES).decode(errors="replace").strip()
+        word = read_bounded(path / PHASE, MAX_PHASE_BYTES).decode(errors="replace")
     except OSError:
         return ""
+    return printable(word.strip())
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from securefl.errors import RunFolderError
-from securefl.io.files import read_bounded, read_lines
+from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.records import json_object
+from securefl.io.text import printable
 from securefl.runs.folder_files import (
     CONFIG,
     METRICS,
@@ -19,8 +20,6 @@ from securefl.runs.folder_files import (
     require_run,
 )
 from securefl.runs.round_metrics import RoundMetrics, round_in
-
-MAX_SETTINGS_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,10 @@ def read_title(path: Path) -> RunTitle:
     """
     require_run(path)
     with read_soundly(path / CONFIG):
-        tables = json_object(read_bounded(path / CONFIG, MAX_SETTINGS_BYTES), RunFolderError)
+        tables = json_object(read_bounded(path / CONFIG, MAX_LINE_BYTES), RunFolderError)
         match tables:
             case {"run": {"name": str() | None as name, "rounds": int() as rounds}}:
-                title = name or path.resolve().name
+                title = printable(name or path.resolve().name)
                 return RunTitle(title, rounds, (path / PRIVACY).exists())
         raise RunFolderError("has no run.rounds")
 

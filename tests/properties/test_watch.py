@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import securefl
 from securefl.errors import ConfigError
 from securefl.report.watching import FollowedRun, watching
-from securefl.runs.folder_files import PHASE
+from securefl.runs.folder_files import PHASE, read_phase
 from securefl.runs.follow import follow
 from securefl.runs.round_metrics import RoundMetrics
 from securefl_cli.watch import watch
@@ -125,6 +125,8 @@ def test_the_command_follows_a_run_to_its_end(tmp_path):
 
     securefl.run(config, out=tmp_path / "run", on_round=on_round)
     assert not (tmp_path / "run" / PHASE).exists()
+    (tmp_path / "run" / PHASE).write_bytes(b"\x1b[2Jscoring")
+    assert read_phase(tmp_path / "run") == r"\x1b[2Jscoring"
     found = CliRunner().invoke(watch, [str(tmp_path / "run"), "--once"], catch_exceptions=False)
     assert found.exit_code == 0
     assert "Page: http://127.0.0.1:" in found.output
