@@ -12,7 +12,7 @@ from securefl_cli.progress import progress_bar
 RUNS = {
     "FedAvg + BN": ("algorithm.name=fedavg", "exchange.encrypt=none"),
     "FedAvg + GN": ("algorithm.name=fedavg", "model.norm=group", "exchange.encrypt=none"),
-    "FedTAN, encrypted": ("algorithm.name=fedtan",),
+    "FedTAN, encrypted": ("algorithm.name=fedtan", "algorithm.moments=fused"),
     "centralised": ("algorithm.name=centralised", "exchange.encrypt=none"),
 }
 

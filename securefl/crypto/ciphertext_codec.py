@@ -27,11 +27,9 @@ def word_bytes(moduli: Sequence[int]) -> int:
 
 def packed(residues: Residues, moduli: Sequence[int]) -> bytes:
     """Pack each coefficient in `word_bytes` bytes, little-endian; axes as in `unpacked`."""
-    words = np.ascontiguousarray(residues, "<u8").view(np.uint8).reshape(-1, _WORD)
-    content = np.empty((len(words), word_bytes(moduli)), np.uint8)
-    for byte in range(content.shape[1]):  # a column at a time: rows are too short for numpy
-        content[:, byte] = words[:, byte]
-    return content.tobytes()
+    words, first = np.ascontiguousarray(residues, "<u8"), f"V{word_bytes(moduli)}"
+    # The first bytes of each word as one item: as rows of bytes they are too short for numpy.
+    return np.ndarray(words.size, first, words.data, strides=(_WORD,)).tobytes()
 
 
 def unpacked(

@@ -28,8 +28,9 @@ _COMMON, _KEY = b"SecureFL common 1\0", b"SecureFL one-time key 1\0"
 _ERROR = b"SecureFL error 1\0"
 _WORD_BYTES = 8
 _KEY_BYTES = -(-KEY_BITS // 8)
-_HALF = np.uint64(KEY_BITS // 2)
-_MASK = np.uint64(2 ** (KEY_BITS // 2) - 1)
+_BITS = np.uint64(2**KEY_BITS - 1)
+_DOWN = np.uint64(2**KEY_BITS - 2**KEY_BOUND)
+"""The half of a coefficient's bits that counts down."""
 _SPARE = 64
 """Number of words beyond N, for those that are q or more: one in 2^45 is."""
 
@@ -89,6 +90,6 @@ def _counted(seed: bytes, poly_degree: int) -> Coefficients:
     drawn = hashlib.shake_256(seed).digest(_KEY_BYTES * poly_degree)
     padded = drawn + bytes(_WORD_BYTES - _KEY_BYTES)
     bits = np.ndarray(poly_degree, "<u8", padded, strides=(_KEY_BYTES,))  # words that overlap
-    up, down = np.bitwise_count(bits & _MASK), np.bitwise_count(bits >> _HALF & _MASK)
-    counted: Coefficients = up.astype(np.int64) - down
+    # The half that counts down is flipped: where d of its bits are set, `KEY_BOUND` - d are then.
+    counted: Coefficients = np.bitwise_count(bits & _BITS ^ _DOWN).astype(np.int64) - KEY_BOUND
     return counted

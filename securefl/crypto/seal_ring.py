@@ -102,7 +102,7 @@ class SealRing:
 
     def decrypted(self, key: sealapi.Ciphertext, common: sealapi.Decryptor, total: Words) -> Reals:
         """Return the values of a total: (C, S), decrypted under the public polynomial a."""
-        both = self._ciphertext(np.stack([total, np.zeros_like(total)]))
+        both = self._ciphertext(np.array([total, np.zeros_like(total)]))
         self._evaluator.add_inplace(both, key)
         slots = np.asarray(self._encoder.decode_complex(self._decrypted(common, both)))
         return np.concatenate([slots.real, slots.imag])
@@ -135,13 +135,13 @@ class SealRing:
 
     def _encoded(self, reals: Reals, scale: float) -> sealapi.Plaintext:
         plain, half = sealapi.Plaintext(), len(reals) // 2
-        slots = np.stack([reals[:half], reals[half:]], axis=1).view(np.complex128).ravel()
+        slots = reals[:half] + 1j * reals[half:]
         self._encoder.encode(slots.tolist(), scale, plain)
         return plain
 
     def _small(self, *polynomials: Coefficients) -> sealapi.Ciphertext:
         """Return two polynomials of small signed coefficients, transformed."""
-        words = np.stack(polynomials).astype(np.int64, copy=False)[:, None].view(np.uint64)
+        words = np.array(polynomials, np.int64)[:, None].view(np.uint64)
         # A negative one is a huge word: with the prime added, it is the lesser of the two.
         both = self._ciphertext(np.minimum(words, words + self.column), transformed=False)
         self._evaluator.transform_to_ntt_inplace(both)

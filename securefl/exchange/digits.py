@@ -62,18 +62,18 @@ class Digits:
         """Return the slots' content, shape (digits x n_values,)."""
         rest, digits = weighted, []
         for bits in self.gain_bits[:-1]:
-            digit = _rounded(np.ldexp(rest, bits))
+            digit = _rounded(rest * 2.0**bits)
             digits.append(digit)
-            rest = rest - np.ldexp(digit, -bits)  # exact: both are multiples of rest's last bit
-        return np.concatenate([*digits, np.ldexp(rest, self.finest_bits)])
+            rest = rest - digit * 2.0**-bits  # exact: both are multiples of rest's last bit
+        return np.concatenate([*digits, rest * 2.0**self.finest_bits])
 
     def joined(self, slots: Values, n_values: int) -> Values:
         """Return Σ p_i x_i, shape (n_values,), of the totals of what `split` gave."""
         *coarse, finest = slots[: len(self.gain_bits) * n_values].reshape(-1, n_values)
         *bits, _ = self.gain_bits
-        total = np.ldexp(finest, -self.finest_bits)
+        total = finest * 2.0**-self.finest_bits
         for digit, of_digit in zip(reversed(coarse), reversed(bits), strict=True):
-            total = total + np.ldexp(_rounded(digit), -of_digit)
+            total = total + _rounded(digit) * 2.0**-of_digit
         return total
 
 
@@ -83,4 +83,4 @@ def is_exact(deviation: float) -> bool:
 
 
 def _rounded(digit: Values) -> Values:
-    return np.asarray(np.ldexp(np.rint(np.ldexp(digit, UNIT_BITS)), -UNIT_BITS))
+    return np.asarray(np.rint(digit * 2.0**UNIT_BITS) * 2.0**-UNIT_BITS)

@@ -522,7 +522,7 @@ class Rounds:
             )
             away = [client for client in among if client not in here]
             return self._not_begun(error, away, "away, and the round passes without its quorum")
-        participants = self._participants(here)
+        participants = self._participants(here, plan)
         if participants is None:
             error, missing = self._no_list(here)
             return self._not_begun(error, missing, f"missing, and the round passes: {_WITH_IT}")
@@ -559,7 +559,7 @@ class Rounds:
             self._lists.take_up(self._begun.lists_at(*about))
             self._begun = None
 
-    def _participants(self, here: Sequence[str]) -> RoundParticipants | None:
+    def _participants(self, here: Sequence[str], plan: Plan) -> RoundParticipants | None:
         """Return the next round's participants; None where no total of theirs may be opened.
 
         Raises:
@@ -574,7 +574,7 @@ class Rounds:
             again = {client: of.times for client, of in known.items()}
         if drawn is None:
             return None
-        participants = who.participants(self._state, self.plan, drawn, again)
+        participants = who.participants(self._state, plan, drawn, again)
         if self._lists.model:
             holders = tuple(parts.cards.holders(self._state, participants.present))
             participants = replace(participants, present=holders)
