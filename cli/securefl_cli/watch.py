@@ -22,8 +22,9 @@ from securefl_cli.progress import progress_bar
 def watch(run_folder: Path, port: int, once: bool) -> None:
     """Follow the run in the folder RUN: a page on this machine alone, and a bar in the terminal.
 
-    The folder is a simulation's or a server's. Nothing of the run waits for it: it looks at the
-    folder once a second, and the page asks nobody but this process.
+    The folder is a simulation's or a server's, and the run has begun. Nothing of the run waits for
+    it: it looks at the folder once a second, and the page asks nobody but this process. A run that
+    has stopped is followed anew by the same command, once it goes on.
 
     \b
     Example:

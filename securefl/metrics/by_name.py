@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from securefl.errors import ConfigError
+from securefl.io.text import printable
 from securefl.metrics.auc import Auc
 from securefl.metrics.calibration import CalibrationError
 from securefl.metrics.classes import Accuracy, BalancedAccuracy, Dice, LabelAccuracy, MacroF1
@@ -44,8 +45,8 @@ def require_known(name: str) -> str:
 
 
 def title(metric: str) -> str:
-    """Return the name of a metric, for people."""
-    return METRICS[metric].title if metric in METRICS else metric
+    """Return the name of a metric, for people; one of no metric may come from a foreign folder."""
+    return METRICS[metric].title if metric in METRICS else printable(metric)
 
 
 def heading(metric: str) -> str:

@@ -100,6 +100,14 @@ def read_phase(path: Path) -> str:
     return printable(word.strip())
 
 
+def length_of(file: Path) -> int:
+    """Return a file's length, 0 where it is absent; RunFolderError where it is no file."""
+    with read_soundly(file):
+        if file.exists() and not file.is_file():
+            raise RunFolderError("no file")
+        return file.stat().st_size if file.exists() else 0
+
+
 @contextmanager
 def read_soundly(path: Path) -> Iterator[None]:
     """Turn errors of reading a file into RunFolderError, with the file's name."""

@@ -84,7 +84,8 @@ def untold(incidents: Iterable[Incident], metrics: Iterable[RoundMetrics]) -> st
 def _lacking(log: str, rows: Iterable[Entry | Incident | Opening], rounds: Iterable[int]) -> str:
     """Return the reason why a log does not tell of these rounds; empty where it does.
 
-    A folder may have lost a log, or lines of it: what is not there was not "nothing".
+    A folder may have lost a log, or all its lines on a round: what is not there was not "nothing".
+    A line that is lost beside others of its round is not missed here.
     """
     there = {row.round for row in rows}
     gone = min(set(rounds) - there, default=None)

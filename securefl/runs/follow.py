@@ -15,6 +15,7 @@ from securefl.runs.folder_files import (
     PRIVACY,
     is_at_work,
     is_finished,
+    length_of,
     read_phase,
     read_soundly,
     require_run,
@@ -44,10 +45,12 @@ def read_title(path: Path) -> RunTitle:
     with read_soundly(path / CONFIG):
         tables = json_object(read_bounded(path / CONFIG, MAX_LINE_BYTES), RunFolderError)
         match tables:
-            case {"run": {"name": str() | None as name, "rounds": int() as rounds}}:
+            case {"run": {"name": str() | None as name, "rounds": int(n)}} if (
+                n > 0 and n is not True
+            ):
                 title = printable(name or path.resolve().name)
-                return RunTitle(title, rounds, (path / PRIVACY).exists())
-        raise RunFolderError("has no run.rounds")
+                return RunTitle(title, n, (path / PRIVACY).exists())
+        raise RunFolderError("has no run.name or no run.rounds of 1 or more")
 
 
 def follow(
@@ -65,7 +68,7 @@ def follow(
     file, at, last = path / METRICS, 0, 0
     while True:
         working = is_at_work(path) is not False and not is_finished(path)
-        length = file.stat().st_size if file.is_file() else 0
+        length = length_of(file)
         if length < at:  # resumed: the lines of a round that did not count are gone
             at = 0
         if length > at:

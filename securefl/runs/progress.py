@@ -180,8 +180,9 @@ class _TerminalBar:
 
 @contextmanager
 def terminal_bar(so_far: RunSoFar) -> Iterator[RunProgress | None]:
-    """Draw a bar on stderr and yield it; yield None where that is no terminal."""
-    if not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
+    """Draw a bar on stderr and yield it; yield None where no terminal can draw it."""
+    dumb = os.environ.get("TERM", "").lower() in {"dumb", "unknown"}
+    if dumb or not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
         yield None  # as rich has it, which takes long to load
         return
     from rich.console import Console

@@ -11,7 +11,7 @@ from securefl.io.files import read_lines
 from securefl.io.records import record_in
 from securefl.metrics.by_name import ACCURACY, is_better
 from securefl.metrics.metric import PooledBy, PooledScore
-from securefl.runs.folder_files import METRICS, read_soundly
+from securefl.runs.folder_files import METRICS, length_of, read_soundly
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def best_of(metrics: Sequence[RoundMetrics]) -> RoundMetrics | None:
 
 def read_metrics(path: Path) -> tuple[RoundMetrics, ...]:
     """Return a run's rounds, without its long ledger; RunFolderError where they are damaged."""
-    if not (path / METRICS).is_file():
+    if not length_of(path / METRICS):
         return ()
     with read_soundly(path / METRICS):
         return tuple(round_in(line) for line in read_lines(path / METRICS))

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import time
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -9,13 +10,16 @@ from urllib.parse import urlsplit
 import pytest
 from browser import CHROMIUM, browser
 from click.testing import CliRunner
+from hand_made import write_run
 
 import securefl
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, RunFolderError
 from securefl.report.watching import FollowedRun, watching
-from securefl.runs.folder_files import PHASE, read_phase
-from securefl.runs.follow import follow
-from securefl.runs.round_metrics import RoundMetrics
+from securefl.runs.folder_files import CONFIG, METRICS, PHASE, read_phase
+from securefl.runs.follow import follow, read_title
+from securefl.runs.progress import progress_bar
+from securefl.runs.round_metrics import RoundMetrics, read_metrics
+from securefl_cli.compare import compare
 from securefl_cli.watch import watch
 
 FIRST = RoundMetrics(1, 0.25, 2.0, 0.1, 1000, (), 30.0, score=0.25, phases={"scoring": 0.5})
@@ -131,3 +135,35 @@ def test_the_command_follows_a_run_to_its_end(tmp_path):
     assert found.exit_code == 0
     assert "Page: http://127.0.0.1:" in found.output
     assert "Round 2 of 2: the run is complete." in found.output
+
+
+def test_a_foreign_folder_sends_no_commands_to_a_terminal(tmp_path, capsys):
+    """Nor does it keep who follows it, or show a number of rounds that no run has."""
+    run = tmp_path / "run"
+    write_run(run, rows=[replace(FIRST, metric="\x1b]52;c;\x07m")])
+    found = CliRunner().invoke(watch, [str(run), "--once"], catch_exceptions=False)
+    compared = CliRunner().invoke(compare, [str(run), str(run)])
+    said = found.output + compared.output + capsys.readouterr().err
+    assert r"\x1b]52;" in said
+    assert "\x1b" not in said
+    settings = json.loads((run / CONFIG).read_text())
+    for rounds in (0, -3, True):
+        settings["run"]["rounds"] = rounds
+        (run / CONFIG).write_text(json.dumps(settings))
+        with pytest.raises(RunFolderError, match=r"run\.rounds of 1 or more"):
+            read_title(run)
+    (run / METRICS).unlink()
+    os.mkfifo(run / METRICS)
+    with pytest.raises(RunFolderError, match="no file"):
+        list(follow(run))
+    with pytest.raises(RunFolderError, match="no file"):
+        read_metrics(run)
+
+
+def test_a_terminal_that_can_draw_no_bar_has_lines(monkeypatch, capsys):
+    """As an editor's often is."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar("job", 1) as bar:
+        bar.on_round(FIRST)
+    assert capsys.readouterr().err == "job: round 1/1  25.0 %     0.0 MB up\n"
