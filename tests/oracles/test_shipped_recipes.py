@@ -18,6 +18,8 @@ OURS = ["cures", "fedprof", "fnr", "momentum", "privacy", "privacy-releases"]
 """Tables at digits scale that no paper has."""
 OF_ITS_OWN = [
     "azpro",
+    "digits-4-sources-cnn",
+    "digits-4-sources-cnn-unseen",
     "digits-by-source",
     "digits-by-source-cnn",
     "digits-by-source-cnn-unseen",
