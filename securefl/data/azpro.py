@@ -43,7 +43,7 @@ def read_azpro(data: DataTable, _seed: int) -> Domains:
     Raises:
         DataError: the package is missing, or its archive is damaged or another one.
     """
-    path = locate_packaged(data.traits.packaged)
+    path = locate_packaged(*data.traits.packaged)
     x, days = parse_csv(_table(path), path, _FORM)
     check_numbers(path, torch.cat([x, days], dim=1), SHA256)
     code, y = x[:, 0], days.log()

