@@ -5,6 +5,8 @@ What a run cannot know, such as its purpose, is left to the officer, and says so
 
 from collections.abc import Container, Iterator, Sequence
 
+from securefl.audit.exposure.evidence import FolderEvidence
+from securefl.audit.exposure.openings import opened_lists
 from securefl.audit.findings import Section
 from securefl.audit.provenance import Provenance
 from securefl.audit.rules import Verdict
@@ -19,23 +21,24 @@ from securefl.types import Kind
 YOURS = "Yours to write"
 
 
-def outline(run: RunRecord, of: Provenance, sections: Sequence[Section]) -> PageTable:
+def outline(found: FolderEvidence, of: Provenance, sections: Sequence[Section]) -> PageTable:
     """Return the outline: each of the regulation's points, and what the run says to it."""
     return PageTable(
         "Outline of a data protection impact assessment (GDPR, Art. 35)",
         ("Point", "This run"),
-        list(_points(run, of, sections)),
+        list(_points(found, of, sections)),
     )
 
 
 def _points(
-    run: RunRecord, of: Provenance, sections: Sequence[Section]
+    found: FolderEvidence, of: Provenance, sections: Sequence[Section]
 ) -> Iterator[tuple[str, str]]:
+    run = found.run
     yield from _processing(run, of)
     yield from _parties(of)
     yield from _recipients(run, of)
     yield "Necessity and proportionality (7 b)", YOURS
-    yield from _risks(run, of, sections)
+    yield from _risks(found, of, sections)
     yield "Measures (7 d)", " ".join(_measures(run.config, run.ledger))
     yield "Retention", f"The table Retention, below, the same for each run. {YOURS}: each date"
     yield "Transfers to third countries (Art. 44)", YOURS
@@ -172,19 +175,23 @@ LYING = (
 """Risk of a server that deviates, which no audit of a run sees."""
 
 
-def _fewest(ledger: Sequence[Entry], clients: Container[str]) -> int:
-    """Return the number of clients in the smallest total; 0 where they sent none."""
+def _fewest(found: FolderEvidence, clients: Container[str]) -> int:
+    """Return the number of clients in the smallest total that somebody read; 0 where none was."""
+    passed = {each.round for each in found.run.passed}
     senders: dict[tuple[int, int, str], set[str]] = {}
-    for entry in ledger:
-        summed = entry.kind in {Kind.PARAMETERS, Kind.STATISTICS}
-        if summed and entry.receiver == SERVER and entry.sender in clients:
+    for entry in found.run.ledger:
+        summed = entry.form == "plaintext" and entry.kind in {Kind.PARAMETERS, Kind.STATISTICS}
+        counts = entry.receiver == SERVER and entry.sender in clients and entry.round not in passed
+        if summed and counts:
             senders.setdefault((entry.round, entry.exchange, entry.name), set()).add(entry.sender)
-    return min(map(len, senders.values()), default=0)
+    lists = [*senders.values(), *opened_lists(found.run.ledger, found.openings)]
+    return min(map(len, lists), default=0)
 
 
-def _comparing(run: RunRecord, of: Provenance) -> str:
+def _comparing(found: FolderEvidence, of: Provenance) -> str:
     """Return what clients that put together what they know read of another one."""
-    fewest, least = _fewest(run.ledger, of.data), run.config.exchange.min_clients
+    run, fewest = found.run, _fewest(found, of.data)
+    least = run.config.exchange.min_clients
     if fewest < 2:
         return "No total of this run has a second client."
     others = "the other one has" if fewest == 2 else f"{fewest - 1} of them that compare notes have"
@@ -220,11 +227,11 @@ def _server_and_authority(run: RunRecord, of: Provenance) -> str:
 
 
 def _risks(
-    run: RunRecord, of: Provenance, sections: Sequence[Section]
+    found: FolderEvidence, of: Provenance, sections: Sequence[Section]
 ) -> Iterator[tuple[str, str]]:
     yield "Risk (7 c): a server that lies", LYING
-    yield "Risk (7 c): clients that compare notes", _comparing(run, of)
-    yield "Risk (7 c): server and authority together", _server_and_authority(run, of)
+    yield "Risk (7 c): clients that compare notes", _comparing(found, of)
+    yield "Risk (7 c): server and authority together", _server_and_authority(found.run, of)
     for section in sections:
         if section.verdict is not Verdict.HOLDS:
             yield (

@@ -165,7 +165,7 @@ def audit_run(
         facts,
         sections,
         of.as_json(),
-        (outline(run, of, sections), RETENTION, *of.tables()),
+        (outline(evidence, of, sections), RETENTION, *of.tables()),
     )
 
 
@@ -288,7 +288,14 @@ class _Audits:
         seen = inspect_rounds(self.config, self.task, n)
         noisy = self.config.privacy.of_records
         weighed = self.config.algorithm.weights is Weights.SAMPLES
-        return exposure_section(self.run.ledger, leaks, seen, noisy=noisy, weighed=weighed)
+        return exposure_section(
+            self.run.ledger,
+            leaks,
+            seen,
+            noisy=noisy,
+            weighed=weighed,
+            openings=self.evidence.openings,
+        )
 
     def _require_losses_of_one(self) -> None:
         """Raise DataError where no sample has a loss by itself."""

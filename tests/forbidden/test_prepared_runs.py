@@ -22,6 +22,7 @@ from test_audit_mutants import MUTANTS
 
 import securefl
 from securefl.audit import audits
+from securefl.audit.assessment import outline
 from securefl.audit.bounds import report_section as bounds
 from securefl.audit.bounds import verdict as epsilon
 from securefl.audit.bounds.verdict import CanaryBounds
@@ -33,11 +34,13 @@ from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistic
 from securefl.audit.inversion.verdict import SumsFound
 from securefl.audit.membership import verdict as membership
 from securefl.audit.membership.verdict import Compared, MeasuredAttack
+from securefl.audit.provenance import Auditor, Provenance
 from securefl.audit.rules import decided, deciding
 from securefl.audit.statistics import Interval, Roc
 from securefl.audit.tracing import verdict as tracing
 from securefl.audit.tracing.verdict import SentStatistics, Traced, Visibility
 from securefl.evaluation.evaluate import load_trained
+from securefl.federation.round import ServerRound
 from securefl.privacy import client_level
 from securefl.privacy.history import History
 from securefl.runs.folder_files import OPENINGS
@@ -220,6 +223,30 @@ def sized(folder):
     return Prepared(folder, task)
 
 
+def with_a_round_that_passed(folder):
+    """Weights by samples; in the second round one client of three is lost, and nothing opened."""
+    take = ServerRound.take
+
+    def lost(self, client, sent):
+        if (client, self.context.number) != ("client-2", 2):
+            return take(self, client, sent)
+        self.lose(client, "update", f"{client}: lost")
+        return False
+
+    own = settings("model")
+    config = own.model_copy(
+        update={
+            "run": own.run.model_copy(update={"rounds": 3}),
+            "algorithm": own.algorithm.model_copy(update={"weights": Weights.SAMPLES}),
+            "sites": own.sites.model_copy(update={"late": "pass"}),
+        }
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServerRound, "take", lost)
+        securefl.run(config, task_of("model"), out=folder)
+    return Prepared(folder, task_of("model"))
+
+
 def over_processes(folder):
     run = Loop(Site(folder.parent / "site")).run()
     return Prepared(run.path, None)
@@ -270,6 +297,16 @@ PREPARED = {
                     "samples 4 clients of the run trained on."
                 ),
             )
+        },
+    ),
+    "a round that passed": (
+        with_a_round_that_passed,
+        {
+            EXPOSURE: ALL_SEALED,
+            ENCRYPTION: (
+                "holds",
+                DECRYPTED.format(4) + " Requests refused: 1." + BY_ONE + ARGUED,
+            ),
         },
     ),
     "totals for clients alone": (
@@ -526,6 +563,26 @@ def test_the_authoritys_own_log_makes_a_run_of_processes_checked(prepared):
     assert verdict == "holds"
     assert "So say the run's folder and the authority's own log." in words
     assert BY_FOLDER not in words
+
+
+def assessment_of(run, sections=()):
+    """Return the rows of the assessment."""
+    evidence = FolderEvidence.of(read_run(run.folder), run.log)
+    of = Provenance.of(evidence.run, run.task, evidence.openings, Auditor(), shipped=False)
+    return dict(outline(evidence, of, sections).rows)
+
+
+COMPARING = "Risk (7 c): clients that compare notes"
+
+
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [("a round that passed", 3), ("no log of openings", 3), ("fewer clients than the rule", 2)],
+)
+def test_the_smallest_total_is_one_that_was_opened(prepared, name, n):
+    """What a refused request asked for is none; a log that was lost hides none."""
+    said = assessment_of(prepared(name))[COMPARING]
+    assert said.startswith(f"The smallest total of this run is of {n} clients: ")
 
 
 def test_a_run_of_processes_played_again_says_why_it_is_another_run(

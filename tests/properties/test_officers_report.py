@@ -10,6 +10,7 @@ from made_findings import FINDINGS
 
 import securefl
 from securefl.audit.assessment import YOURS, outline
+from securefl.audit.exposure.evidence import FolderEvidence
 from securefl.audit.glossary import MEANINGS, used
 from securefl.audit.page import html_page
 from securefl.audit.provenance import Auditor, Provenance
@@ -62,7 +63,7 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
         securefl.run(settings(name), task, out=folder)
         run = read_run(folder)
         of = Provenance.of(run, task, (), Auditor(), shipped=False)
-        found[name] = dict(outline(run, of, [*FINDINGS.sections, CHECKED]).rows)
+        found[name] = dict(outline(FolderEvidence.of(run), of, [*FINDINGS.sections, CHECKED]).rows)
     clear, sealed = found["nothing"], found["model"]
     n = sum(len(y) for _, y in task_of("model").clients)
     n_test = len(task_of("model").test[1])
@@ -121,7 +122,9 @@ def test_the_page_has_the_tables_of_what_it_was_made_of(tmp_path):
     securefl.run(settings("model"), task, out=tmp_path)
     run = read_run(tmp_path)
     of = Provenance.of(run, task, (), Auditor(), shipped=False)
-    page = html_page(replace(FINDINGS, tables=(outline(run, of, ()), *of.tables())))
+    page = html_page(
+        replace(FINDINGS, tables=(outline(FolderEvidence.of(run), of, ()), *of.tables()))
+    )
     assert all(digest in page for digest in of.files.values())
     assert 'id="provenance"' in page
     assert 'id="provenance"' not in html_page(FINDINGS)
