@@ -184,7 +184,7 @@ def _fewest(found: FolderEvidence, clients: Container[str]) -> int:
         counts = entry.receiver == SERVER and entry.sender in clients and entry.round not in passed
         if summed and counts:
             senders.setdefault((entry.round, entry.exchange, entry.name), set()).add(entry.sender)
-    lists = [*senders.values(), *opened_lists(found.run.ledger, found.openings)]
+    lists = [*senders.values(), *opened_lists(found.run.ledger, found.all_openings)]
     return min(map(len, lists), default=0)
 
 

@@ -155,7 +155,7 @@ def audit_run(
         )
     shipped, evidence = task is None, FolderEvidence.of(run, by.openings)
     audits = _Audits(run, trained, effort, seed, on_step or _silent, evidence, shipped=shipped)
-    of = Provenance.of(run, trained.task, evidence.openings, by, shipped=shipped)
+    of = Provenance.of(run, trained.task, evidence.all_openings, by, shipped=shipped)
     facts = audits.facts() | of.facts()
     sections = tuple(audits.sections())
     return Findings(
@@ -294,7 +294,7 @@ class _Audits:
             seen,
             noisy=noisy,
             weighed=weighed,
-            openings=self.evidence.openings,
+            openings=self.evidence.all_openings,
         )
 
     def _require_losses_of_one(self) -> None:
@@ -372,7 +372,7 @@ class _Audits:
         clients = [whole(data, "a client") for data in self.task.clients]
         public, _ = public_rows(self.config, self.task)
         sent = sent_statistics(self.config, self.run.ledger, self.task)
-        openings = self.evidence.openings
+        openings = self.evidence.all_openings
         known = not unopened(openings, self.run.ledger)
         pairs = encryption.differing_by_one(openings) if known else None
         return tracing_section(
@@ -385,12 +385,12 @@ class _Audits:
         )
 
     def _encryption(self) -> Section:
-        openings = self.evidence.openings
         seen = encryption.EncryptionEvidence(
             self.config,
-            openings,
+            self.evidence.all_openings,
             self.run.ledger,
             own_log=self.evidence.own_log,
+            foreign=len(self.evidence.foreign_rows),
             in_one_process=self.evidence.in_one_process,
         )
         return encryption_section(seen, self.seed, self.effort.name)

@@ -46,6 +46,7 @@ from securefl.privacy.history import History
 from securefl.runs.folder_files import OPENINGS
 from securefl.runs.folder_reader import read_run
 from securefl.settings.axes import Weights
+from securefl_keys.policy import DEFAULT
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick", "cheap_guesses")
 
@@ -365,7 +366,14 @@ PREPARED = {
             EXPOSURE: (
                 "leaks",
                 r"Messages .*: 1\. .*update/other, .*: opened, and not in the folder\.",
-            )
+            ),
+            ENCRYPTION: (
+                "leaks",
+                (
+                    "The run's folder and the authority's own log do not say the same. Openings "
+                    "that are in one of them alone: 1."
+                ),
+            ),
         },
     ),
     "no log of openings": (
@@ -563,6 +571,25 @@ def test_the_authoritys_own_log_makes_a_run_of_processes_checked(prepared):
     assert verdict == "holds"
     assert "So say the run's folder and the authority's own log." in words
     assert BY_FOLDER not in words
+
+
+def test_a_total_in_the_authoritys_own_log_alone_counts_everywhere(prepared, tmp_path, monkeypatch):
+    """In the section on encryption, against the policy, and in the assessment."""
+    run = prepared("processes of a consortium")
+    (own,) = run.folder.parent.rglob("log/openings.jsonl")
+    first, *others = own.read_text().splitlines()
+    of_two = json.loads(first)
+    of_two |= {"name": "update/other", "n_clients": 2, "signers": of_two["signers"][:2]}
+    log = tmp_path / "openings.jsonl"
+    log.write_text("\n".join([first, *others, json.dumps(of_two), ""]))
+    verdict, words = sections(replace(run, log=log))[ENCRYPTION]
+    assert verdict == "leaks"
+    assert words == "A total of 2 clients was decrypted, and the rule is 3 at least."
+    monkeypatch.setattr(audits._Audits, "sections", lambda self: ())
+    found = audits.audit_run(run.folder, by=Auditor(openings=log, policy=DEFAULT))
+    assert f"would refuse 1 of {len(others) + 2} openings" in found.facts["Consortium"]
+    said = dict(found.tables[0].rows)[COMPARING]
+    assert said.startswith("The smallest total of this run is of 2 clients: ")
 
 
 def assessment_of(run, sections=()):

@@ -137,8 +137,12 @@ LEDGER = [Entry(1, 1, "1/mean", Kind.STATISTICS, who, "server", "ciphertext", 1,
 EXACT = Precision(1e-9, 1e-7, 1e-9, 1e-9)
 
 
-def encrypted(*openings, ledger=LEDGER, modulus_bits=54, precision=EXACT, simulated=True):
-    evidence = EncryptionEvidence(Config(), openings, ledger, in_one_process=simulated)
+def encrypted(
+    *openings, ledger=LEDGER, modulus_bits=54, precision=EXACT, simulated=True, foreign=0
+):
+    evidence = EncryptionEvidence(
+        Config(), openings, ledger, own_log=foreign > 0, foreign=foreign, in_one_process=simulated
+    )
     parameters = ParameterSet(Security("sums", 2048, modulus_bits), precision, "one total")
     return Encrypted(evidence, [parameters], opened_by_name(openings))
 
@@ -417,6 +421,13 @@ MADE = {
             ),
         ),
         (
+            encrypted(OPENED, simulated=False, foreign=2),
+            (
+                "The run's folder and the authority's own log do not say the same. Openings that "
+                "are in one of them alone: 2."
+            ),
+        ),
+        (
             encrypted(OPENED, precision=replace(EXACT, encryption=1e-12)),
             (
                 "The error of encryption that should hide clients' keys is not there: values "
@@ -524,6 +535,7 @@ def test_the_authoritys_own_log_changes_verdict_and_sentence():
     verdict, words, _ = decided(RULES["Encryption"], given)
     assert verdict == "holds"
     assert "So say the run's folder and the authority's own log." in words
+    assert decided(RULES["Encryption"], encrypted(OPENED, ledger=[], foreign=1))[0] == "leaks"
 
 
 def test_advice_follows_what_the_audit_was_given():
