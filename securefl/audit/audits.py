@@ -60,6 +60,7 @@ from securefl.runs.task_record import require_same_task
 from securefl.settings.axes import Weights
 from securefl.settings.tables import Config
 from securefl.task import Task, placed
+from securefl.types import NamedTensors
 
 OnStep = Callable[[str, int, int], None]
 """Callback with the step's name, how much of it is done, and of how much."""
@@ -245,8 +246,7 @@ class _Audits:
             again = self.replay.models[-1]
         except SecureFLError as error:
             return f"not possible: {error}"
-        recorded = self.trained.model.state_dict()
-        away = max(_apart(value, recorded[name]) for name, value in again.items())
+        away = self._away(again)
         if away <= SAME:
             return f"the final model is within {away:.1e} of the recorded one"
         why = "it was on another machine, by another version, or files were changed"
@@ -259,6 +259,16 @@ class _Audits:
             f"the final model is {away:.1e} away from the recorded one: {why}. {OF_THE_REPLAY} "
             "All else is of the recorded model and files"
         )
+
+    def _away(self, again: NamedTensors) -> float:
+        """Return how far the replay's final model is from the recorded one."""
+        recorded = self.trained.model.state_dict()
+        return max(_apart(value, recorded[name]) for name, value in again.items())
+
+    @property
+    def _another_run(self) -> bool:
+        """True where the replay is another run of the same settings."""
+        return self.config.privacy.private or self._away(self.replay.models[-1]) > SAME
 
     def sections(self) -> Iterator[Section]:
         """Yield the sections in the report's order; one that cannot be measured says why."""
@@ -319,6 +329,7 @@ class _Audits:
         )
         models, updates = self.replay.models, self.replay.updates
         seen = observed(self.config, self.trained, models, updates, pool)
+        seen = replace(seen, another_run=self._another_run)
         return membership_section(pool, seen, shadows, seed=self.seed)
 
     def _epsilon(self) -> Section:

@@ -13,7 +13,7 @@ from securefl.audit.findings import Number, Section
 from securefl.audit.membership.attackers import Attack, SeenModels, attacks
 from securefl.audit.membership.attacks import Shadows
 from securefl.audit.membership.candidates import Candidates, Ints
-from securefl.audit.membership.verdict import RULES, Compared, MeasuredAttack
+from securefl.audit.membership.verdict import ON_ANOTHER_RUN, RULES, Compared, MeasuredAttack
 from securefl.audit.rules import decided
 from securefl.audit.statistics import (
     FEWEST_FOR,
@@ -63,9 +63,15 @@ def membership_section(
         [number for each in found for number in _numbers(each, seed)] + rare,
         [_table(found, compared.alarmed)],
         [_picture({each.name: each.roc for each in found}, members, others)],
-        [*refusal, *_notes(members, others, shadows, pool.label)],
+        [*refusal, *_replayed(tried), *_notes(members, others, shadows, pool.label)],
         do=do,
     )
+
+
+def _replayed(tried: Sequence[Attack]) -> list[str]:
+    """Return the note on attacks that were tried on another run; nothing where none was."""
+    names = ", ".join(repr(each.name) for each in tried if each.another_run)
+    return [f"{names}: {ON_ANOTHER_RUN} (see Played again)."] if names else []
 
 
 def _measured(
@@ -79,7 +85,14 @@ def _measured(
         rate = roc.tpr_at(0.01, rng)
         chances.append(p_value_of_rate(roc, 0.01))
     return MeasuredAttack(
-        attack.name, attack.observer, attack.method, roc, roc.auc(rng), rate, min(chances)
+        attack.name,
+        attack.observer,
+        attack.method,
+        roc,
+        roc.auc(rng),
+        rate,
+        min(chances),
+        attack.another_run,
     )
 
 

@@ -40,6 +40,8 @@ class MeasuredAttack:
     """True positive rate at 1 % false positives; None where there are too few non-members."""
     p_value: float
     """Least probability under chance of the attack's tests."""
+    another_run: bool = False
+    """True where it was tried on another run of the same settings."""
 
     @property
     def strong(self) -> bool:
@@ -71,9 +73,15 @@ class Compared:
 
     @property
     def best(self) -> MeasuredAttack:
-        """Attack that chance explains least; among strong ones where one of those is found."""
+        """Attack that chance explains least; among strong ones where one of those is found.
+
+        One on this very run comes before one on another run of the same settings.
+        """
         strong = [each for each in self.alarmed if each.strong]
-        return min(strong or self.attacks, key=lambda each: (each.p_value, -each.area.value))
+        return min(
+            strong or self.alarmed or self.attacks,
+            key=lambda each: (each.another_run, each.p_value, -each.area.value),
+        )
 
     @property
     def numbers(self) -> Iterator[float]:
@@ -81,6 +89,10 @@ class Compared:
         for each in self.attacks:
             yield from (each.p_value, each.area.value, each.area.low)
             yield from (each.rate.value, each.rate.low) if each.rate else ()
+
+
+ON_ANOTHER_RUN = "here tried on the run played again, which is another one of the same settings"
+"""Clause on an attack whose models are of another run."""
 
 
 def _holds(found: Compared) -> str:
@@ -106,9 +118,10 @@ def _told(how: str, best: MeasuredAttack) -> str:
             "about one other record in a hundred (1 % is guessing)"
         )
     found = ". It ".join(shown) or "does so by too little to say it in a number"
+    tried = f", {ON_ANOTHER_RUN}" if best.another_run else ""
     return (
         f"Who has seen enough can tell {how} which records were trained on. The attack "
-        f"{best.name!r}, open to {best.observer}, {found}."
+        f"{best.name!r}, open to {best.observer}{tried}, {found}."
     )
 
 
