@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 from securefl.audit.exposure.evidence import FolderEvidence
 from securefl.audit.exposure.openings import opened_lists
 from securefl.audit.findings import Section
+from securefl.audit.incident_table import incidents_in_words, passed_in_words
 from securefl.audit.provenance import Provenance
 from securefl.audit.rules import Verdict
 from securefl.build.exchange import quorum_of
@@ -34,7 +35,7 @@ def _points(
     found: FolderEvidence, of: Provenance, sections: Sequence[Section]
 ) -> Iterator[tuple[str, str]]:
     run = found.run
-    yield from _processing(run, of)
+    yield from _processing(found, of)
     yield from _parties(of)
     yield from _recipients(run, of)
     yield "Necessity and proportionality (7 b)", YOURS
@@ -75,8 +76,9 @@ SIMULATED = "Simulation: one process of one operator played all parties, under n
 """Beginning of rows that speak of parties."""
 
 
-def _processing(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
+def _processing(found: FolderEvidence, of: Provenance) -> Iterator[tuple[str, str]]:
     """Yield processing, purpose and data subjects."""
+    run = found.run
     simulated = f"{SIMULATED} " if of.simulated else ""
     n_train = sum(count.train for count in of.data.values())
     n_test = of.shared_test + sum(count.test or 0 for count in of.data.values())
@@ -85,7 +87,9 @@ def _processing(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
         "Processing (7 a)",
         (
             f"{simulated}{len(of.data)} clients train one model by {run.config.algorithm.name} in "
-            f"{len(run.metrics)} rounds, {of.began or 'an unknown time'} to {of.ended}. {_sent(of)}"
+            f"{len(run.metrics)} rounds{passed_in_words(run)}, {of.began or 'an unknown time'} to "
+            f"{of.ended}. {_sent(of)} Contributions that did not count: "
+            f"{incidents_in_words(found)}."
         ),
     )
     yield "Purpose, and legal basis (7 a)", YOURS

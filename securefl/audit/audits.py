@@ -25,6 +25,7 @@ from securefl.audit.encryption.report_section import encryption_section
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.exposure.report_section import exposure_section
 from securefl.audit.findings import Findings, Section
+from securefl.audit.incident_table import incident_table, incidents_in_words, passed_in_words
 from securefl.audit.inversion import report_section as inversion
 from securefl.audit.inversion.hidden_statistics import Hidden
 from securefl.audit.membership.candidates import candidates
@@ -166,7 +167,7 @@ def audit_run(
         facts,
         sections,
         of.as_json(),
-        (outline(evidence, of, sections), RETENTION, *of.tables()),
+        (outline(evidence, of, sections), RETENTION, *incident_table(evidence), *of.tables()),
     )
 
 
@@ -221,7 +222,8 @@ class _Audits:
             if own
             else f"{config.model.name}, norm {config.model.norm}",
             "Data": f"{n} clients, " + ("its own" if own else self._dealt()),
-            "Rounds": str(len(self.run.metrics)),
+            "Rounds": f"{len(self.run.metrics):,}{passed_in_words(self.run)}",
+            "Incidents": incidents_in_words(self.evidence),
             heading(last.metric): shown(last.metric, last.score),
             "Encrypted": sealed_in(self.run.ledger),
             "Privacy": config.privacy.level,

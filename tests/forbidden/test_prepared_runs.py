@@ -29,11 +29,13 @@ from securefl.audit.bounds.verdict import CanaryBounds
 from securefl.audit.encryption import verdict as encryption
 from securefl.audit.exposure import verdict as exposure
 from securefl.audit.exposure.evidence import FolderEvidence
+from securefl.audit.incident_table import incident_table
 from securefl.audit.inversion import verdict as inversion
 from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
 from securefl.audit.inversion.verdict import SumsFound
 from securefl.audit.membership import verdict as membership
 from securefl.audit.membership.verdict import Compared, MeasuredAttack
+from securefl.audit.page import html_page
 from securefl.audit.provenance import Auditor, Provenance
 from securefl.audit.rules import decided, deciding
 from securefl.audit.statistics import Interval, Roc
@@ -640,6 +642,27 @@ def test_the_smallest_total_is_one_that_was_opened(prepared, name, n):
     """What a refused request asked for is none; a log that was lost hides none."""
     said = assessment_of(prepared(name))[COMPARING]
     assert said.startswith(f"The smallest total of this run is of {n} clients: ")
+
+
+def test_a_round_that_passed_and_why_stand_on_the_page(prepared, monkeypatch):
+    """In the facts, in the assessment and in a table; a client's value in a reason does not."""
+    run = prepared("a round that passed")
+    monkeypatch.setattr(audits._Audits, "sections", lambda self: ())
+    found = audits.audit_run(run.folder, task=run.task)
+    assert found.facts["Rounds"] == "3, of which 1 passed (no contribution counted)"
+    assert found.facts["Incidents"] == "3, of 3 clients: see the table Incidents"
+    processing = assessment_of(run)["Processing (7 a)"]
+    assert "by fedavg in 3 rounds, of which 1 passed (no contribution counted), 20" in processing
+    assert "did not count: 3, of 3 clients: see the table Incidents." in processing
+    page = html_page(found)
+    assert "<td>client-2</td><td>update</td><td>lost</td>" in page
+    assert "the round passes: round 2" in page
+    evidence = FolderEvidence.of(read_run(run.folder))
+    told = replace(evidence.incidents[0], reason="client-2: a mean of 0.12345 is too large")
+    (table,) = incident_table(replace(evidence, incidents=[told] * 101))
+    assert table.title == "Incidents (and 1 more: incidents.jsonl)"
+    assert table.rows[0][3] == "not shown: a client's value stands in it"
+    assert list(incident_table(replace(evidence, incidents=[]))) == []
 
 
 def test_a_run_of_processes_played_again_says_why_it_is_another_run(

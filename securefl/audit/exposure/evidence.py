@@ -234,8 +234,7 @@ def _uncounted_bytes(evidence: FolderEvidence) -> Iterator[Leak]:
 def _told(evidence: FolderEvidence) -> Iterator[Leak]:
     """Yield what files tell beside messages."""
     for incident in evidence.incidents:
-        of_one = incident.name != SPOILED  # a total's weight and count are everybody's
-        if of_one and _MEASURED.search(_RULE.sub("", incident.reason)):
+        if tells_a_value(incident):
             yield Leak(incident.round, incident.name, INCIDENTS, "a client's value stands in it")
     if reason := untold(evidence.incidents, evidence.run.metrics):
         yield Leak(0, INCIDENTS, "the run's folder", f"incidents are {reason}")
@@ -244,6 +243,12 @@ def _told(evidence: FolderEvidence) -> Iterator[Leak]:
             yield Leak(0, name, "the run's folder", "a file that no run writes")
     for (file, key), times in Counter(evidence.odd_rows).items():
         yield Leak(0, key, file, f"in {times} lines, and no run writes it there")
+
+
+def tells_a_value(incident: Incident) -> bool:
+    """Return whether a client's own value stands in an incident's reason."""
+    of_one = incident.name != SPOILED  # a total's weight and count are everybody's
+    return of_one and bool(_MEASURED.search(_RULE.sub("", incident.reason)))
 
 
 def _own_log(
