@@ -31,6 +31,7 @@ from securefl.audit.inversion.hidden_statistics import Hidden
 from securefl.audit.membership.candidates import candidates
 from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import train_shadows
+from securefl.audit.noise_advice import noise_advice
 from securefl.audit.provenance import Auditor, Provenance
 from securefl.audit.replay import Replay, in_the_clear, inspect_rounds, replayed
 from securefl.audit.retention import RETENTION
@@ -48,12 +49,13 @@ from securefl.audit.tracing.report_section import tracing_section
 from securefl.build.job import job_of
 from securefl.build.selection import numbers_of
 from securefl.build.training import precision_of
-from securefl.data.samples import whole
+from securefl.data.samples import samples, whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
 from securefl.evaluation.evaluate import Trained, load_trained
 from securefl.federation.message import SCORES
 from securefl.losses.kinds import compares_samples, loss_name
 from securefl.metrics.by_name import heading, shown
+from securefl.norms.find import batch_norm_layers
 from securefl.privacy.history import History
 from securefl.runs.folder_reader import RunRecord, read_run, unopened
 from securefl.runs.folder_writer import RunFolder, own_task_needed
@@ -309,6 +311,15 @@ class _Audits:
             openings=self.evidence.all_openings,
         )
 
+    @cached_property
+    def _noise(self) -> str:
+        """Advice to add noise to this run."""
+        return noise_advice(
+            self.config,
+            has_bn=bool(batch_norm_layers(self.trained.model)),
+            fewest_records=min(len(samples(data, "a client")) for data in self.task.clients),
+        )
+
     def _require_losses_of_one(self) -> None:
         """Raise DataError where no sample has a loss by itself."""
         if compares_samples(self.task.loss):
@@ -332,13 +343,15 @@ class _Audits:
         models, updates = self.replay.models, self.replay.updates
         seen = observed(self.config, self.trained, models, updates, pool)
         seen = replace(seen, another_run=self._another_run)
-        return membership_section(pool, seen, shadows, seed=self.seed)
+        return membership_section(pool, seen, shadows, seed=self.seed, noise=self._noise)
 
     def _epsilon(self) -> Section:
         clients = None
         if self.config.privacy.of_clients:
             clients = client_test(self.config, len(self.task.clients), self.seed)
-        return epsilon_section(self.config, self.history, self._canaries(), clients, self.seed)
+        return epsilon_section(
+            self.config, self.history, self._canaries(), clients, self.seed, self._noise
+        )
 
     def _canaries(self) -> RecordBounds:
         self._require_losses_of_one()
@@ -392,7 +405,7 @@ class _Audits:
             self.trained.model,
             (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])),
             public,
-            replace(sent, pairs=pairs),
+            replace(sent, pairs=pairs, noise=self._noise),
             self.seed,
             self.effort.name,
         )

@@ -25,7 +25,8 @@ from securefl.audit.exposure.verdict import Exposed
 from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
 from securefl.audit.inversion.verdict import SumsFound, of_smaller
 from securefl.audit.membership.verdict import Compared, MeasuredAttack
-from securefl.audit.rules import add_noise, decided, deciding
+from securefl.audit.noise_advice import noise_advice
+from securefl.audit.rules import MORE_NOISE, decided, deciding
 from securefl.audit.statistics import Interval, Roc
 from securefl.audit.tracing.verdict import SentStatistics, Traced, Visibility, trials
 from securefl.errors import ConfigError
@@ -59,33 +60,57 @@ def exposed(*fields, leaks=(), noisy=False, sized=0):
 
 # The advice to add noise.
 
-RECORDS = ("privacy.level=record", "privacy.records=100", "train.batch_size=8")
-CLIENTS = ("privacy.level=client",)
+LEVELS = {
+    "record": ("privacy.level=record", "privacy.records=100", "train.batch_size=8"),
+    "client": ("privacy.level=client",),
+}
+NEVER = {"centralised", "singlenet", "fedper"}
+"""Gathers the records; leaves no model that all share; leaves none that others could use."""
 
 
-def taken(level):
+def taken(level, chosen):
     """Names of the normalisations that the rules between settings let run at a level."""
     for name in NORMALISATIONS.own():
-        chosen = [f"algorithm.name={name}", "algorithm.weights=uniform", *level]
+        settings_of = [*chosen, f"algorithm.name={name}", "algorithm.weights=uniform"]
         with contextlib.suppress(ConfigError):
-            load_config(None, [*chosen, "exchange.encrypt=none"])
+            load_config(None, [*settings_of, *LEVELS[level]])
             yield name
 
 
-def test_the_advice_names_those_that_take_noise_at_each_level():
-    """All of them and no other; of a model with BN, those whose statistics have noise, too."""
-    of_records, without_bn, of_clients = (
-        re.findall(r'"([\w-]+)"', part)
-        for part in re.fullmatch(
-            r'Add noise, or more of it: .* privacy.level = "record" take algorithm.name = (.*), or,'
-            r' of a model without batch normalisation, (.*); with privacy.level = "client" take '
-            r"(.*)\.",
-            add_noise(None),
-        ).groups()
+@pytest.mark.parametrize(
+    ("chosen", "of_records"),
+    [
+        (("exchange.encrypt=statistics",), {"fixbn"}),
+        (("exchange.encrypt=none", "algorithm.weights=uniform"), {"fixbn"}),
+        (("exchange.encrypt=model", "solver.name=moon"), set()),
+        (("exchange.encrypt=model", "model.norm=group"), {"fedavg"}),
+        (("exchange.encrypt=model", "solver.name=moon", "server.name=fednova"), set()),
+    ],
+)
+def test_the_advice_names_what_this_run_could_take_at_each_level(chosen, of_records):
+    """All of it and no other; nothing that gathers the records or leaves no model to audit."""
+    chosen = ("algorithm.name=fedavg", "train.batch_size=8", *chosen)
+    config = load_config(None, chosen)
+    said = noise_advice(config, has_bn=config.model.has_bn, fewest_records=100)
+    assert said.startswith(MORE_NOISE)
+    found = {
+        level: set(re.findall(r'"([\w-]+)"', names))
+        for level, names in re.findall(
+            r'privacy\.level = "(\w+)" with algorithm\.name = ([^;,.]*)', said
+        )
+    }
+    of_clients = {*taken("client", chosen)} - NEVER
+    true = {"record": of_records, "client": of_clients}
+    assert found == {level: names for level, names in true.items() if names}
+    assert of_records <= {*taken("record", chosen)}
+    assert ('each with algorithm.weights = "uniform"' in said) == (
+        bool(found) and config.algorithm.weights != "uniform"
     )
-    assert {*taken(RECORDS)} == {*of_records, *without_bn}
-    assert {*taken(CLIENTS)} == {*of_clients}
-    assert of_records == ["fixbn"]
+    if not found:
+        assert "go with no level: privacy.level" in said
+        assert said.endswith("take another solver.")
+    elif "fedavg" in of_clients:
+        assert '"fedavg" (as in this run)' in said
 
 
 # Membership.
@@ -553,9 +578,13 @@ def test_advice_follows_what_the_audit_was_given():
     assert "--openings" in advice("Encryption", again)
     assert "--openings" not in advice("Encryption", given)
     strong = Compared([attack(0.9, 0.0)], 100, 100, 0.01)
-    for section, measured in (("Membership inference", strong), ("Tracing", traced(0.9))):
-        assert "privacy.level" in advice(section, measured)
-        assert "privacy.sigma" in advice(section, measured)
+    for section, measured in (
+        ("Membership inference", replace(strong, noise="Take it.")),
+        ("Tracing", traced(0.9, noise="Take it.")),
+        ("Tracing", traced(0.5, noise="Take it.", statistics=Visibility.EACH)),
+        ("Bounds on ε", CanaryBounds("none", math.inf, few, None, "Take it.")),
+    ):
+        assert advice(section, measured).endswith("Take it.")
 
 
 nan = st.just(math.nan)

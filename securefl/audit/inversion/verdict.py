@@ -100,7 +100,7 @@ NOTHING_SEALED: tuple[Rule[HiddenStatistics], ...] = (
         lambda found: found.rebuilt,
         "somebody rebuilds samples for certain better than a guess from the label",
         if_nothing_is_sealed,
-        do='Set exchange.encrypt = "model", or privacy.level = "record".',
+        do='Set exchange.encrypt = "model", or add noise (privacy.level).',
     ),
     Rule(Verdict.OPEN, always, "nobody does", if_nothing_is_sealed),
 )

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.rules import Rule, Verdict, add_noise, always, counted, unmeasured
+from securefl.audit.rules import (
+    MORE_NOISE,
+    Rule,
+    Verdict,
+    add_noise,
+    always,
+    counted,
+    unmeasured,
+)
 from securefl.audit.statistics import Interval, Roc, least_visible_area
 from securefl.audit.thresholds import (
     ALARM,
@@ -65,6 +73,8 @@ class Compared:
     others: int
     probability: float
     """Probability under chance below which an attack is found."""
+    noise: str = MORE_NOISE
+    """Advice to add noise."""
 
     @property
     def alarmed(self) -> Sequence[MeasuredAttack]:
