@@ -319,7 +319,11 @@ class Provenance:
             ("metric", task.metric or "by the loss"),
             ("algorithm", task.algorithm or "of the settings"),
         ]
-        data = {**task.clients, "test": task.test, **task.external}
+        tests = {"test": task.test}
+        if task.client_tests:  # then the test set that all share is a placeholder
+            own = zip(task.clients, task.client_tests, strict=True)
+            tests = {f"{name}, its own test": of for name, of in own}
+        data = {**task.clients, **tests, **task.external}
         return rows + [
             (name, f"{of.n_samples:,} samples, x {of.x}, y {of.y}") for name, of in data.items()
         ]

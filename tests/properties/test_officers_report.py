@@ -103,6 +103,20 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
     assert sealed["Checked against the run's own files, not attacked (7 c)"] == "Openings"
 
 
+def test_the_table_of_data_has_the_tests_that_count(tmp_path):
+    """Each client's own in the place of a test set that all share, which scores nothing then."""
+    task = task_of("model")
+    own = replace(task, client_tests=[task.test] * 3)
+    for each in (task, own):
+        folder = tmp_path / str(len(each.client_tests))
+        securefl.run(settings("model"), each, out=folder)
+        of = Provenance.of(read_run(folder), each, (), Auditor(), shipped=False)
+        (table,) = (t for t in of.tables() if t.title == "Model and data of the user's own")
+        rows = {name for name, _ in table.rows if "test" in name}
+        tests = {f"client-{i}, its own test" for i in (1, 2, 3)}
+        assert rows == (tests if each is own else {"test"})
+
+
 def test_what_to_do_stands_behind_the_verdicts():
     """Of sections that have something, the most alarming first."""
     advice = 'Set exchange.encrypt = "model".'
