@@ -37,7 +37,7 @@ def _points(
     run = found.run
     yield from _processing(found, of)
     yield from _parties(of)
-    yield from _recipients(run, of)
+    yield from _recipients(run, of, sections)
     yield "Necessity and proportionality (7 b)", YOURS
     yield from _risks(found, of, sections)
     yield "Measures (7 d)", " ".join(_measures(run.config, run.ledger))
@@ -46,7 +46,7 @@ def _points(
     yield "Information, and objection (Art. 13, 14, 21): how persons learn of this", YOURS
     yield (
         "Access, rectification, erasure (Art. 15 to 17)",
-        f"{_places(of)} {FORGOTTEN} How a person is answered: {YOURS.lower()}",
+        f"{_places(of)} {_forgotten(sections)} How a person is answered: {YOURS.lower()}",
     )
     yield "Notice of a breach (Art. 33, 34): who tells whom, by when", YOURS
     yield "Views of data subjects (9), advice of the officer (2)", YOURS
@@ -54,12 +54,22 @@ def _points(
     yield "Prior consultation (Art. 36), where a high risk is left", YOURS
 
 
-FORGOTTEN = (
-    "A trained model does not forget it: train anew. Nor does the report: pictures that attacks "
-    "rebuilt of it are personal data again where they came near; delete report, signatures and "
-    "copies, and audit the new run."
-)
-"""End of the row on erasure: copies of a record that are not its file."""
+def _forgotten(sections: Sequence[Section]) -> str:
+    """Return the end of the row on erasure: copies of a record that are not its file."""
+    pictures = (
+        "pictures that attacks rebuilt of it are personal data again where they came near"
+        if _has_pictures(sections)
+        else "it has no rebuilt record, but its numbers were made with this one"
+    )
+    return (
+        f"A trained model does not forget it: train anew. Nor does the report: {pictures}; delete "
+        "report, signatures and copies, and audit the new run."
+    )
+
+
+def _has_pictures(sections: Sequence[Section]) -> bool:
+    """Return whether the report shows records that attacks rebuilt."""
+    return any(section.pictures_of_records for section in sections)
 
 
 def _places(of: Provenance) -> str:
@@ -131,7 +141,9 @@ def _parties(of: Provenance) -> Iterator[tuple[str, str]]:
     yield "Of each party: operator, legal entity, address, contact, officer (DPO)", YOURS
 
 
-def _recipients(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
+def _recipients(
+    run: RunRecord, of: Provenance, sections: Sequence[Section]
+) -> Iterator[tuple[str, str]]:
     """Yield what each kind of party received, the first client for all."""
     told = set()
     received = "Its part, played by the one process, received" if of.simulated else "Received"
@@ -160,12 +172,15 @@ def _recipients(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
             f"Who that is: {YOURS.lower()}"
         ),
     )
+    pictures = "and numbers on attacks; no record, and none that an attack rebuilt"
+    if _has_pictures(sections):
+        pictures = (
+            "and pictures that attacks rebuilt from records: personal data again where they came "
+            "near"
+        )
     yield (
         "Recipient: whoever gets the report (30 d)",
-        (
-            "Receives names and sizes of clients, and pictures that attacks rebuilt from records: "
-            f"personal data again where they came near. Who that is: {YOURS.lower()}"
-        ),
+        f"Receives names and sizes of clients, {pictures}. Who that is: {YOURS.lower()}",
     )
 
 

@@ -63,7 +63,8 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
         securefl.run(settings(name), task, out=folder)
         run = read_run(folder)
         of = Provenance.of(run, task, (), Auditor(), shipped=False)
-        found[name] = dict(outline(FolderEvidence.of(run), of, [*FINDINGS.sections, CHECKED]).rows)
+        sections = [*FINDINGS.sections, replace(CHECKED, pictures_of_records=name == "model")]
+        found[name] = dict(outline(FolderEvidence.of(run), of, sections).rows)
     clear, sealed = found["nothing"], found["model"]
     n = sum(len(y) for _, y in task_of("model").clients)
     n_test = len(task_of("model").test[1])
@@ -96,9 +97,11 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
     erasure = sealed["Access, rectification, erasure (Art. 15 to 17)"]
     assert erasure.startswith("A record is changed or deleted with the operator of the one process")
     assert "test set that all share" in erasure
-    assert "Nor does the report" in erasure
+    assert "Nor does the report: pictures" in erasure
     assert "Holds all records" in sealed["Recipient: whoever audits (30 d)"]
     assert "pictures" in sealed["Recipient: whoever gets the report (30 d)"]
+    assert not any("pictures" in said for said in clear.values())
+    assert "and none that an attack rebuilt" in clear["Recipient: whoever gets the report (30 d)"]
     assert sealed["Attacked, and stood (7 c)"] == "Encryption"
     assert sealed["Checked against the run's own files, not attacked (7 c)"] == "Openings"
 
