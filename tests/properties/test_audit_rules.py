@@ -138,10 +138,11 @@ def hidden(exact, adaptive, least):
     return HiddenStatistics(Attacker.JOINT, exact, adaptive, least, least)
 
 
-def summed(tried=True, rebuilt=False, smaller=(), tried_smaller=True):
+def summed(tried=True, rebuilt=False, smaller=(), tried_smaller=True, slight=False):
     tried, tried_smaller = tried or rebuilt, tried_smaller or bool(smaller)
     of = "rows", "5 clients, 1 step of 8"
-    return SumsFound(*of, tried, rebuilt, 0.5 * rebuilt, tried_smaller, smaller)
+    share = 0.5 * (rebuilt and not slight)
+    return SumsFound(*of, tried, rebuilt, share, tried_smaller, smaller, slight, slight)
 
 
 # Tracing.
@@ -638,6 +639,7 @@ ANY = {
         st.booleans(),
         st.sampled_from([(), ("3 clients", "5 clients")]),
         st.booleans(),
+        st.booleans(),
     ),
     "Tracing": st.builds(
         lambda statistics, profiles, sigma, *aucs: Traced(
@@ -718,7 +720,14 @@ def rebuilding_is_true(found, _verdict, words):
 
 
 def sums_are_true(found, verdict, words):
-    assert ("are rebuilt better" in words) == found.rebuilt == (verdict == "leaks")
+    assert found.rebuilt == (verdict == "leaks")
+    assert ("are rebuilt better" in words) == (found.rebuilt and not found.slight)
+    assert ("come nearer to rows" in words) == (found.rebuilt and found.slight)
+    by_smaller = verdict == "weak"
+    assert ("if next to nothing" in words) == (by_smaller and found.smaller_slight)
+    of_others = of_smaller(found)
+    assert ("were rebuilt" in of_others) == bool(found.smaller and not found.smaller_slight)
+    assert ("by next to nothing" in of_others) == bool(found.smaller and found.smaller_slight)
     assert ("no rows were rebuilt" in words) == (found.tried and not found.rebuilt)
     assert "clients" not in words.replace(found.own, "")
     assert ("largest of 5 clients" in of_smaller(found)) == bool(found.smaller)
