@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from dataclasses import replace
 
@@ -139,9 +140,14 @@ def test_the_page_has_the_tables_of_what_it_was_made_of(tmp_path):
     securefl.run(settings("model"), task, out=tmp_path)
     run = read_run(tmp_path)
     of = Provenance.of(run, task, (), Auditor(), shipped=False)
-    page = html_page(
-        replace(FINDINGS, tables=(outline(FolderEvidence.of(run), of, ()), *of.tables()))
-    )
+    tables = (outline(FolderEvidence.of(run), of, ()), *of.tables())
+    page = html_page(replace(FINDINGS, facts=of.facts(), tables=tables))
+    (session,) = of.sessions
+    for said in (session["run"], f"python {platform.python_version()}, torch", platform.platform()):
+        assert f"<dd>{said}" in page
+    again = replace(of, sessions=[session, session | {"run": "ff" * 32}]).facts()
+    assert again["Run's id, of each session"] == f"{session['run']}; {'ff' * 32}"
+    assert again["Machine"] == of.facts()["Machine"]
     assert all(digest in page for digest in of.files.values())
     assert 'id="provenance"' in page
     assert 'id="provenance"' not in html_page(FINDINGS)
