@@ -141,6 +141,12 @@ def gains(exact, adaptive, least):
     return HiddenStatistics(Attacker.JOINT, *around, around[2])
 
 
+def summed(*telling):
+    """Return a sum that is too large, and a smaller one that gave away more or less."""
+    of = "rows", "4 clients, 5 steps of 32"
+    return SumsFound(*of, False, False, 0.0, True, ("3 clients",), False, telling)
+
+
 def traced(area, difference, **sent):
     found = [Interval(value, value - 0.04, value + 0.04) for value in (area, difference, 0.5)]
     totals = SentStatistics(Visibility.TOTALS, Visibility.NOT_SENT, 5, 32)
@@ -481,7 +487,7 @@ PREPARED = {
         measured(
             INVERSION,
             inversion.UPDATES_SEALED,
-            SumsFound("rows", "4 clients, 5 steps of 32", False, False, 0.0, True, ("3 clients",)),
+            summed("3 clients"),
         ),
         {
             INVERSION: (
@@ -489,6 +495,19 @@ PREPARED = {
                 (
                     SUM + "One of this run (4 clients, 5 steps of 32) is too large for these "
                     "attacks, which is no proof, since smaller ones gave something away"
+                ),
+            )
+        },
+    ),
+    "sums of many steps, and of few a hair": (
+        measured(INVERSION, inversion.UPDATES_SEALED, summed()),
+        {
+            INVERSION: (
+                "weak",
+                (
+                    SUM + "One of this run (4 clients, 5 steps of 32) is too large for these "
+                    "attacks, which is no proof, since smaller ones gave something away, if next "
+                    "to nothing"
                 ),
             )
         },

@@ -70,7 +70,7 @@ class SumsTried:
             tried_smaller=any(one.by for one in self.small),
             smaller=tuple(str(one.shape) for one in rebuilt),
             slight=bool(self.own and self.own.is_slight),
-            smaller_slight=all(one.is_slight for one in rebuilt),
+            smaller_telling=tuple(str(one.shape) for one in rebuilt if not one.is_slight),
         )
 
 

@@ -126,10 +126,10 @@ class SumsFound:
     """True where an attack could be tried on another sum, of fewer samples."""
     smaller: tuple[str, ...]
     """Shapes of other sums, of fewer samples, for which one did."""
-    slight: bool = False
+    slight: bool
     """True where what one gained on a sum as the run opens is next to nothing."""
-    smaller_slight: bool = False
-    """True where what any gained on other sums is next to nothing."""
+    smaller_telling: tuple[str, ...]
+    """Shapes of those of `smaller` for which one gained more than next to nothing."""
 
 
 _ALL = "Nobody received a single client's update, and all parties the sum of all of a round."
@@ -141,15 +141,14 @@ def of_smaller(found: SumsFound) -> str:
         return "These attacks could be tried on no smaller sum"
     if not found.smaller:
         return "Smaller sums gave nothing away"
-    if found.smaller_slight:
+    if found.smaller_telling:
         return (
-            f"From smaller sums, the largest of {found.smaller[-1]}, attacks came nearer to "
-            f"{found.noun} than a guess from the labels by next to nothing, and none came back "
-            "clearly"
+            f"From smaller sums {found.noun} were rebuilt better than a guess from the labels, the "
+            f"largest of {found.smaller_telling[-1]}"
         )
     return (
-        f"From smaller sums {found.noun} were rebuilt better than a guess from the labels, the "
-        f"largest of {found.smaller[-1]}"
+        f"From smaller sums, the largest of {found.smaller[-1]}, attacks came nearer to "
+        f"{found.noun} than a guess from the labels by next to nothing, and none came back clearly"
     )
 
 
@@ -164,8 +163,6 @@ def _of_own(found: SumsFound) -> str:
         f"the labels, {found.recovered:.0%} of them clearly"
     )
 
-
-_IF_LITTLE = ", if next to nothing"
 
 UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
     Rule(
@@ -195,7 +192,8 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         "are rebuilt",
         lambda found: (
             f"{_ALL} One of this run ({found.own}) is too large for these attacks, which is no "
-            f"proof, since smaller ones gave something away{_IF_LITTLE * found.smaller_slight}"
+            f"proof, since smaller ones gave something away"
+            f"{'' if found.smaller_telling else ', if next to nothing'}"
         ),
         do=(
             "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "
