@@ -192,7 +192,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         "are rebuilt",
         lambda found: (
             f"{_ALL} One of this run ({found.own}) is too large for these attacks, which is no "
-            f"proof, since smaller ones gave something away"
+            "proof, since smaller ones gave something away"
             f"{'' if found.smaller_telling else ', if next to nothing'}"
         ),
         do=(
