@@ -41,7 +41,7 @@ def noise_advice(config: Config, *, has_bn: bool, fewest_records: int) -> str:
             at = level.model_fields[level.key].default
             ways.append(f'privacy.level = "{at}" with algorithm.name = {" or ".join(fitting)}')
     if not ways:
-        return f"{MORE_NOISE} This run's other settings go with no level: {min(refusals, key=len)}."
+        return f"{MORE_NOISE} This run's other settings allow no noise: {min(refusals, key=len)}."
     weights = ""
     if config.algorithm.weights is not Weights.UNIFORM:
         weights = ', each with algorithm.weights = "uniform"'

@@ -107,7 +107,7 @@ def test_the_advice_names_what_this_run_could_take_at_each_level(chosen, of_reco
         bool(found) and config.algorithm.weights != "uniform"
     )
     if not found:
-        assert "go with no level: privacy.level" in said
+        assert "other settings allow no noise: privacy.level" in said
         assert said.endswith("take another solver.")
     elif "fedavg" in of_clients:
         assert '"fedavg" (as in this run)' in said
