@@ -5,7 +5,10 @@ What a run cannot know, such as its purpose, is left to the officer, and says so
 
 from collections.abc import Container, Iterator, Sequence
 
+from securefl.audit.exposure.evidence import FolderEvidence
+from securefl.audit.exposure.openings import opened_lists
 from securefl.audit.findings import Section
+from securefl.audit.incident_table import incidents_in_words, passed_in_words
 from securefl.audit.provenance import Provenance
 from securefl.audit.rules import Verdict
 from securefl.build.exchange import quorum_of
@@ -19,30 +22,31 @@ from securefl.types import Kind
 YOURS = "Yours to write"
 
 
-def outline(run: RunRecord, of: Provenance, sections: Sequence[Section]) -> PageTable:
+def outline(found: FolderEvidence, of: Provenance, sections: Sequence[Section]) -> PageTable:
     """Return the outline: each of the regulation's points, and what the run says to it."""
     return PageTable(
         "Outline of a data protection impact assessment (GDPR, Art. 35)",
         ("Point", "This run"),
-        list(_points(run, of, sections)),
+        list(_points(found, of, sections)),
     )
 
 
 def _points(
-    run: RunRecord, of: Provenance, sections: Sequence[Section]
+    found: FolderEvidence, of: Provenance, sections: Sequence[Section]
 ) -> Iterator[tuple[str, str]]:
-    yield from _processing(run, of)
+    run = found.run
+    yield from _processing(found, of)
     yield from _parties(of)
-    yield from _recipients(run, of)
+    yield from _recipients(run, of, sections)
     yield "Necessity and proportionality (7 b)", YOURS
-    yield from _risks(run, of, sections)
+    yield from _risks(found, of, sections)
     yield "Measures (7 d)", " ".join(_measures(run.config, run.ledger))
     yield "Retention", f"The table Retention, below, the same for each run. {YOURS}: each date"
     yield "Transfers to third countries (Art. 44)", YOURS
     yield "Information, and objection (Art. 13, 14, 21): how persons learn of this", YOURS
     yield (
         "Access, rectification, erasure (Art. 15 to 17)",
-        f"{_places(of)} {FORGOTTEN} How a person is answered: {YOURS.lower()}",
+        f"{_places(of)} {_forgotten(sections)} How a person is answered: {YOURS.lower()}",
     )
     yield "Notice of a breach (Art. 33, 34): who tells whom, by when", YOURS
     yield "Views of data subjects (9), advice of the officer (2)", YOURS
@@ -50,12 +54,22 @@ def _points(
     yield "Prior consultation (Art. 36), where a high risk is left", YOURS
 
 
-FORGOTTEN = (
-    "A trained model does not forget it: train anew. Nor does the report: pictures that attacks "
-    "rebuilt of it are personal data again where they came near; delete report, signatures and "
-    "copies, and audit the new run."
-)
-"""End of the row on erasure: copies of a record that are not its file."""
+def _forgotten(sections: Sequence[Section]) -> str:
+    """Return the end of the row on erasure: copies of a record that are not its file."""
+    pictures = (
+        "pictures that attacks rebuilt of it are personal data again where they came near"
+        if _has_pictures(sections)
+        else "it has no rebuilt record, but its numbers were made with this one"
+    )
+    return (
+        f"A trained model does not forget it: train anew. Nor does the report: {pictures}; delete "
+        "report, signatures and copies, and audit the new run."
+    )
+
+
+def _has_pictures(sections: Sequence[Section]) -> bool:
+    """Return whether the report shows records that attacks rebuilt."""
+    return any(section.pictures_of_records for section in sections)
 
 
 def _places(of: Provenance) -> str:
@@ -72,8 +86,9 @@ SIMULATED = "Simulation: one process of one operator played all parties, under n
 """Beginning of rows that speak of parties."""
 
 
-def _processing(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
+def _processing(found: FolderEvidence, of: Provenance) -> Iterator[tuple[str, str]]:
     """Yield processing, purpose and data subjects."""
+    run = found.run
     simulated = f"{SIMULATED} " if of.simulated else ""
     n_train = sum(count.train for count in of.data.values())
     n_test = of.shared_test + sum(count.test or 0 for count in of.data.values())
@@ -82,7 +97,9 @@ def _processing(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
         "Processing (7 a)",
         (
             f"{simulated}{len(of.data)} clients train one model by {run.config.algorithm.name} in "
-            f"{len(run.metrics)} rounds, {of.began or 'an unknown time'} to {of.ended}. {_sent(of)}"
+            f"{len(run.metrics)} rounds{passed_in_words(run)}, {of.began or 'an unknown time'} to "
+            f"{of.ended}. {_sent(of)} Contributions that did not count: "
+            f"{incidents_in_words(found)}."
         ),
     )
     yield "Purpose, and legal basis (7 a)", YOURS
@@ -124,7 +141,9 @@ def _parties(of: Provenance) -> Iterator[tuple[str, str]]:
     yield "Of each party: operator, legal entity, address, contact, officer (DPO)", YOURS
 
 
-def _recipients(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
+def _recipients(
+    run: RunRecord, of: Provenance, sections: Sequence[Section]
+) -> Iterator[tuple[str, str]]:
     """Yield what each kind of party received, the first client for all."""
     told = set()
     received = "Its part, played by the one process, received" if of.simulated else "Received"
@@ -153,12 +172,15 @@ def _recipients(run: RunRecord, of: Provenance) -> Iterator[tuple[str, str]]:
             f"Who that is: {YOURS.lower()}"
         ),
     )
+    pictures = "and numbers on attacks; no record, and none that an attack rebuilt"
+    if _has_pictures(sections):
+        pictures = (
+            "and pictures that attacks rebuilt from records: personal data again where they came "
+            "near"
+        )
     yield (
         "Recipient: whoever gets the report (30 d)",
-        (
-            "Receives names and sizes of clients, and pictures that attacks rebuilt from records: "
-            f"personal data again where they came near. Who that is: {YOURS.lower()}"
-        ),
+        f"Receives names and sizes of clients, {pictures}. Who that is: {YOURS.lower()}",
     )
 
 
@@ -172,19 +194,23 @@ LYING = (
 """Risk of a server that deviates, which no audit of a run sees."""
 
 
-def _fewest(ledger: Sequence[Entry], clients: Container[str]) -> int:
-    """Return the number of clients in the smallest total; 0 where they sent none."""
+def _fewest(found: FolderEvidence, clients: Container[str]) -> int:
+    """Return the number of clients in the smallest total that somebody read; 0 where none was."""
+    passed = {each.round for each in found.run.passed}
     senders: dict[tuple[int, int, str], set[str]] = {}
-    for entry in ledger:
-        summed = entry.kind in {Kind.PARAMETERS, Kind.STATISTICS}
-        if summed and entry.receiver == SERVER and entry.sender in clients:
+    for entry in found.run.ledger:
+        summed = entry.form == "plaintext" and entry.kind in {Kind.PARAMETERS, Kind.STATISTICS}
+        counts = entry.receiver == SERVER and entry.sender in clients and entry.round not in passed
+        if summed and counts:
             senders.setdefault((entry.round, entry.exchange, entry.name), set()).add(entry.sender)
-    return min(map(len, senders.values()), default=0)
+    lists = [*senders.values(), *opened_lists(found.run.ledger, found.all_openings)]
+    return min(map(len, lists), default=0)
 
 
-def _comparing(run: RunRecord, of: Provenance) -> str:
+def _comparing(found: FolderEvidence, of: Provenance) -> str:
     """Return what clients that put together what they know read of another one."""
-    fewest, least = _fewest(run.ledger, of.data), run.config.exchange.min_clients
+    run, fewest = found.run, _fewest(found, of.data)
+    least = run.config.exchange.min_clients
     if fewest < 2:
         return "No total of this run has a second client."
     others = "the other one has" if fewest == 2 else f"{fewest - 1} of them that compare notes have"
@@ -220,11 +246,11 @@ def _server_and_authority(run: RunRecord, of: Provenance) -> str:
 
 
 def _risks(
-    run: RunRecord, of: Provenance, sections: Sequence[Section]
+    found: FolderEvidence, of: Provenance, sections: Sequence[Section]
 ) -> Iterator[tuple[str, str]]:
     yield "Risk (7 c): a server that lies", LYING
-    yield "Risk (7 c): clients that compare notes", _comparing(run, of)
-    yield "Risk (7 c): server and authority together", _server_and_authority(run, of)
+    yield "Risk (7 c): clients that compare notes", _comparing(found, of)
+    yield "Risk (7 c): server and authority together", _server_and_authority(found.run, of)
     for section in sections:
         if section.verdict is not Verdict.HOLDS:
             yield (

@@ -25,11 +25,13 @@ from securefl.audit.encryption.report_section import encryption_section
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.exposure.report_section import exposure_section
 from securefl.audit.findings import Findings, Section
+from securefl.audit.incident_table import incident_table, incidents_in_words, passed_in_words
 from securefl.audit.inversion import report_section as inversion
 from securefl.audit.inversion.hidden_statistics import Hidden
 from securefl.audit.membership.candidates import candidates
 from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import train_shadows
+from securefl.audit.noise_advice import noise_advice
 from securefl.audit.provenance import Auditor, Provenance
 from securefl.audit.replay import Replay, in_the_clear, inspect_rounds, replayed
 from securefl.audit.retention import RETENTION
@@ -47,12 +49,13 @@ from securefl.audit.tracing.report_section import tracing_section
 from securefl.build.job import job_of
 from securefl.build.selection import numbers_of
 from securefl.build.training import precision_of
-from securefl.data.samples import whole
+from securefl.data.samples import samples, whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
 from securefl.evaluation.evaluate import Trained, load_trained
 from securefl.federation.message import SCORES
 from securefl.losses.kinds import compares_samples, loss_name
 from securefl.metrics.by_name import heading, shown
+from securefl.norms.find import batch_norm_layers
 from securefl.privacy.history import History
 from securefl.runs.folder_reader import RunRecord, read_run, unopened
 from securefl.runs.folder_writer import RunFolder, own_task_needed
@@ -60,6 +63,7 @@ from securefl.runs.task_record import require_same_task
 from securefl.settings.axes import Weights
 from securefl.settings.tables import Config
 from securefl.task import Task, placed
+from securefl.types import NamedTensors
 
 OnStep = Callable[[str, int, int], None]
 """Callback with the step's name, how much of it is done, and of how much."""
@@ -155,7 +159,7 @@ def audit_run(
         )
     shipped, evidence = task is None, FolderEvidence.of(run, by.openings)
     audits = _Audits(run, trained, effort, seed, on_step or _silent, evidence, shipped=shipped)
-    of = Provenance.of(run, trained.task, evidence.openings, by, shipped=shipped)
+    of = Provenance.of(run, trained.task, evidence.all_openings, by, shipped=shipped)
     facts = audits.facts() | of.facts()
     sections = tuple(audits.sections())
     return Findings(
@@ -165,7 +169,7 @@ def audit_run(
         facts,
         sections,
         of.as_json(),
-        (outline(run, of, sections), RETENTION, *of.tables()),
+        (outline(evidence, of, sections), RETENTION, *incident_table(evidence), *of.tables()),
     )
 
 
@@ -220,7 +224,8 @@ class _Audits:
             if own
             else f"{config.model.name}, norm {config.model.norm}",
             "Data": f"{n} clients, " + ("its own" if own else self._dealt()),
-            "Rounds": str(len(self.run.metrics)),
+            "Rounds": f"{len(self.run.metrics):,}{passed_in_words(self.run)}",
+            "Incidents": incidents_in_words(self.evidence),
             heading(last.metric): shown(last.metric, last.score),
             "Encrypted": sealed_in(self.run.ledger),
             "Privacy": config.privacy.level,
@@ -245,8 +250,7 @@ class _Audits:
             again = self.replay.models[-1]
         except SecureFLError as error:
             return f"not possible: {error}"
-        recorded = self.trained.model.state_dict()
-        away = max(_apart(value, recorded[name]) for name, value in again.items())
+        away = self._away(again)
         if away <= SAME:
             return f"the final model is within {away:.1e} of the recorded one"
         why = "it was on another machine, by another version, or files were changed"
@@ -259,6 +263,16 @@ class _Audits:
             f"the final model is {away:.1e} away from the recorded one: {why}. {OF_THE_REPLAY} "
             "All else is of the recorded model and files"
         )
+
+    def _away(self, again: NamedTensors) -> float:
+        """Return how far the replay's final model is from the recorded one."""
+        recorded = self.trained.model.state_dict()
+        return max(_apart(value, recorded[name]) for name, value in again.items())
+
+    @property
+    def _another_run(self) -> bool:
+        """True where the replay is another run of the same settings."""
+        return self.config.privacy.private or self._away(self.replay.models[-1]) > SAME
 
     def sections(self) -> Iterator[Section]:
         """Yield the sections in the report's order; one that cannot be measured says why."""
@@ -288,7 +302,23 @@ class _Audits:
         seen = inspect_rounds(self.config, self.task, n)
         noisy = self.config.privacy.of_records
         weighed = self.config.algorithm.weights is Weights.SAMPLES
-        return exposure_section(self.run.ledger, leaks, seen, noisy=noisy, weighed=weighed)
+        return exposure_section(
+            self.run.ledger,
+            leaks,
+            seen,
+            noisy=noisy,
+            weighed=weighed,
+            openings=self.evidence.all_openings,
+        )
+
+    @cached_property
+    def _noise(self) -> str:
+        """Advice to add noise to this run."""
+        return noise_advice(
+            self.config,
+            has_bn=bool(batch_norm_layers(self.trained.model)),
+            fewest_records=min(len(samples(data, "a client")) for data in self.task.clients),
+        )
 
     def _require_losses_of_one(self) -> None:
         """Raise DataError where no sample has a loss by itself."""
@@ -312,13 +342,16 @@ class _Audits:
         )
         models, updates = self.replay.models, self.replay.updates
         seen = observed(self.config, self.trained, models, updates, pool)
-        return membership_section(pool, seen, shadows, seed=self.seed)
+        seen = replace(seen, another_run=self._another_run)
+        return membership_section(pool, seen, shadows, seed=self.seed, noise=self._noise)
 
     def _epsilon(self) -> Section:
         clients = None
         if self.config.privacy.of_clients:
             clients = client_test(self.config, len(self.task.clients), self.seed)
-        return epsilon_section(self.config, self.history, self._canaries(), clients, self.seed)
+        return epsilon_section(
+            self.config, self.history, self._canaries(), clients, self.seed, self._noise
+        )
 
     def _canaries(self) -> RecordBounds:
         self._require_losses_of_one()
@@ -365,25 +398,25 @@ class _Audits:
         clients = [whole(data, "a client") for data in self.task.clients]
         public, _ = public_rows(self.config, self.task)
         sent = sent_statistics(self.config, self.run.ledger, self.task)
-        openings = self.evidence.openings
+        openings = self.evidence.all_openings
         known = not unopened(openings, self.run.ledger)
         pairs = encryption.differing_by_one(openings) if known else None
         return tracing_section(
             self.trained.model,
             (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])),
             public,
-            replace(sent, pairs=pairs),
+            replace(sent, pairs=pairs, noise=self._noise),
             self.seed,
             self.effort.name,
         )
 
     def _encryption(self) -> Section:
-        openings = self.evidence.openings
         seen = encryption.EncryptionEvidence(
             self.config,
-            openings,
+            self.evidence.all_openings,
             self.run.ledger,
             own_log=self.evidence.own_log,
+            foreign=len(self.evidence.foreign_rows),
             in_one_process=self.evidence.in_one_process,
         )
         return encryption_section(seen, self.seed, self.effort.name)

@@ -69,6 +69,8 @@ class Section:
     """Sentences on trials of other runs than this one, such as one that seals less; or empty."""
     attacked: bool = True
     """False where logs and tables were checked, and nobody attacked."""
+    pictures_of_records: bool = False
+    """True where its pictures are records that attacks rebuilt."""
 
     @property
     def said(self) -> str:

@@ -3,7 +3,7 @@
 import getpass
 import hashlib
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -219,10 +219,6 @@ class Provenance:
 
     def facts(self) -> dict[str, str]:
         """Return what the report's head says of it."""
-        versions = [
-            ", ".join(f"{name} {session[name]}" for name in PACKAGES if name in session)
-            for session in self.sessions
-        ]
         return {
             "Parties": self._played(),
             "Run": (
@@ -230,13 +226,23 @@ class Provenance:
                 f"{'its machine' if self.simulated else 'the server'}; sessions: "
                 f"{len(self.sessions)}"
             ),
-            "Versions": "; ".join(dict.fromkeys(versions)) or "unknown",
+            "Run's id, of each session": self._of_sessions(lambda of: str(of.get("run", ""))),
+            "Versions": self._of_sessions(
+                lambda of: ", ".join(f"{x} {of[x]}" for x in ("python", *PACKAGES) if x in of)
+            ),
+            "Machine" if self.simulated else "Machine of the server": self._of_sessions(
+                lambda of: ", ".join(f"{of[x]}{y}" for x, y in _MACHINE.items() if x in of)
+            ),
             "Audited": f"{self.made}, by SecureFL {version('securefl')}",
             "Audited by": self.audited_by,
             "Signed by": SIGNATURES,
             "Consortium": f"{self.consortium or 'not given (--keys)'}{self.by_policy}",
             "Authority's own log": self._own_log(),
         }
+
+    def _of_sessions(self, said: Callable[[Mapping[str, Any]], str]) -> str:
+        """Return what is said of each session, once where several say the same."""
+        return "; ".join(filter(None, dict.fromkeys(map(said, self.sessions)))) or "unknown"
 
     def _own_log(self) -> str:
         """Return in words whether the authority's own log was seen."""
@@ -319,12 +325,18 @@ class Provenance:
             ("metric", task.metric or "by the loss"),
             ("algorithm", task.algorithm or "of the settings"),
         ]
-        data = {**task.clients, "test": task.test, **task.external}
+        tests = {"test": task.test}
+        if task.client_tests:  # then the test set that all share is a placeholder
+            own = zip(task.clients, task.client_tests, strict=True)
+            tests = {f"{name}, its own test": of for name, of in own}
+        data = {**task.clients, **tests, **task.external}
         return rows + [
             (name, f"{of.n_samples:,} samples, x {of.x}, y {of.y}") for name, of in data.items()
         ]
 
 
+_MACHINE = {"machine": "", "cores": " cores"}
+"""Keys of a session that tell of its machine, with their units."""
 NONE_OWN = "none of its own"
 """Words in the place of a number of test samples: all share one test set."""
 NO_FILES = "empty folder"

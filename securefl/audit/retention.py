@@ -47,8 +47,8 @@ _ROWS = (
     (
         "the report and its signatures (mode 0600)",
         (
-            "no original, but pictures that attacks rebuilt from records, and near to them where "
-            "it went well; names and sizes of clients"
+            "no original, but of images pictures that attacks rebuilt from records, and near to "
+            "them where it went well; names and sizes of clients"
         ),
         "as long as the run's folder; for those who sign or answer for the run, nobody else",
     ),

@@ -7,9 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, TypeVar, final
-
-from securefl.settings.axes import NORMALISATIONS
+from typing import Generic, Protocol, TypeVar, final
 
 NOT_MEASURED = "Not measured:"
 """Beginning of the sentence of a section that was not measured."""
@@ -60,22 +58,26 @@ def always(_measured: object) -> bool:
     return True
 
 
-def add_noise(_measured: object) -> str:
-    """Return the advice to add noise, and which normalisations take it at each level of privacy."""
-    of_records = NORMALISATIONS.those(lambda kind: kind.releases_statistics)
-    without_bn = NORMALISATIONS.those(
-        lambda kind: not (kind.mixes_records or kind.releases_statistics)
-    )
-    of_clients = NORMALISATIONS.those(
-        lambda kind: kind.global_model and not (kind.pools or kind.measures or kind.joins_data)
-    )
-    return (
-        "Add noise, or more of it: privacy.level, then privacy.sigma and privacy.clip. It costs "
-        "accuracy: docs/results/privacy.md has how much on the digits, and securefl privacy plan "
-        "how much noise an ε takes. Another algorithm than these has to be left for one of them. "
-        f'With privacy.level = "record" take algorithm.name = {of_records}, or, of a model without '
-        f'batch normalisation, {without_bn}; with privacy.level = "client" take {of_clients}.'
-    )
+MORE_NOISE = (
+    "Add noise, or more of it: privacy.level, then privacy.sigma and privacy.clip. It costs "
+    "accuracy: docs/results/privacy.md has how much on the digits, and securefl privacy plan how "
+    "much noise an ε takes."
+)
+"""Advice to add noise, whatever the run; `noise_advice` has what a run could take, too."""
+
+
+class TakesNoise(Protocol):
+    """Measurements of a run that noise would change."""
+
+    @property
+    def noise(self) -> str:
+        """Advice to add noise to this run."""
+        ...
+
+
+def add_noise(measured: TakesNoise) -> str:
+    """Return the advice to add noise to the run that was measured."""
+    return measured.noise
 
 
 def unmeasured(numbers: Callable[[Measured], Iterable[float]]) -> Rule[Measured]:

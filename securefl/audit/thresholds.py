@@ -37,6 +37,10 @@ EPSILON_WORDS = (
 CLEAR_PSNR, CLEAR_ERROR = 30.0, 0.1
 """PSNR in dB from which an image, and error in σ up to which a row, counts as recovered."""
 
+SLIGHT_PSNR, SLIGHT_ERROR = 1.0, 0.05
+"""Gains over the guess, in dB for images and in σ for rows, up to which the sentence says 'next to
+nothing' where no sample is recovered."""
+
 MOST_CANARIES = 1000
 """Canary records of a full audit, the most that one plants."""
 
@@ -86,6 +90,11 @@ TABLE: Sequence[tuple[str, str, str]] = (
     ("Gradient inversion", "0", "gain over the guess, by its lower end, above which it is certain"),
     ("", f"{CLEAR_PSNR:g} dB", "PSNR from which an image counts as recovered"),
     ("", f"{CLEAR_ERROR:g} σ", "error up to which a row counts as recovered"),
+    (
+        "",
+        f"{SLIGHT_PSNR:g} dB, {SLIGHT_ERROR:g} σ",
+        "gain over the guess up to which the sentence says 'next to nothing', if none is recovered",
+    ),
     ("Tracing", f"{PLAIN:g}", "AUC above which, by its lower end, records are told apart plainly"),
     ("", f"{NOTICED:g}", "the same, somewhat"),
     ("", f"{CHANCE:g}", "the same, a little: up to it, it may be chance"),

@@ -22,27 +22,33 @@ from test_audit_mutants import MUTANTS
 
 import securefl
 from securefl.audit import audits
+from securefl.audit.assessment import outline
 from securefl.audit.bounds import report_section as bounds
 from securefl.audit.bounds import verdict as epsilon
 from securefl.audit.bounds.verdict import CanaryBounds
 from securefl.audit.encryption import verdict as encryption
 from securefl.audit.exposure import verdict as exposure
 from securefl.audit.exposure.evidence import FolderEvidence
+from securefl.audit.incident_table import incident_table
 from securefl.audit.inversion import verdict as inversion
 from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
 from securefl.audit.inversion.verdict import SumsFound
 from securefl.audit.membership import verdict as membership
 from securefl.audit.membership.verdict import Compared, MeasuredAttack
+from securefl.audit.page import html_page
+from securefl.audit.provenance import Auditor, Provenance
 from securefl.audit.rules import decided, deciding
 from securefl.audit.statistics import Interval, Roc
 from securefl.audit.tracing import verdict as tracing
 from securefl.audit.tracing.verdict import SentStatistics, Traced, Visibility
 from securefl.evaluation.evaluate import load_trained
+from securefl.federation.round import ServerRound
 from securefl.privacy import client_level
 from securefl.privacy.history import History
 from securefl.runs.folder_files import OPENINGS
 from securefl.runs.folder_reader import read_run
 from securefl.settings.axes import Weights
+from securefl_keys.policy import DEFAULT
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick", "cheap_guesses")
 
@@ -113,18 +119,32 @@ def measured(key, rules, found):
     return lambda _folder: Measured(key, rules, found)
 
 
-def told_by(area, rate, chance):
-    """Return a membership attack's result of 400 records on each side."""
+def told_by(area, rate, chance, replayed=None):
+    """Return a membership attack's result of 400 records on each side.
+
+    `replayed` is the AUC of another one, on the run played again.
+    """
     by_rate = Interval(rate, rate / 2, 2 * rate)
     by_area = Interval(area, area - 0.03, area + 0.03)
     roc = Roc.of([1.0], [0.0])
     one = MeasuredAttack("RMIA", "whoever has the final model", "", roc, by_area, by_rate, chance)
-    return Compared([one], 400, 400, 0.01)
+    found = [one]
+    if replayed:
+        of_it = Interval(replayed, replayed - 0.03, replayed + 0.03)
+        of_rounds = {"name": "rounds", "observer": "every client, and the server"}
+        found += [replace(one, **of_rounds, area=of_it, p_value=1e-99, another_run=True)]
+    return Compared(found, 400, 400, 0.01)
 
 
 def gains(exact, adaptive, least):
     around = [Interval(value, value - 0.5, value + 0.5) for value in (exact, adaptive, least)]
     return HiddenStatistics(Attacker.JOINT, *around, around[2])
+
+
+def summed(*telling):
+    """Return a sum that is too large, and a smaller one that gave away more or less."""
+    of = "rows", "4 clients, 5 steps of 32"
+    return SumsFound(*of, False, False, 0.0, True, ("3 clients",), False, telling)
 
 
 def traced(area, difference, **sent):
@@ -138,12 +158,16 @@ def sections(run):
     if isinstance(run, Measured):
         verdict, words, _ = decided(run.rules, run.found)
         return {run.key: (str(verdict), words)}
+    found = audits_of(run)
+    made = found._exposure(), found._encryption()
+    return {section.key: (str(section.verdict), section.words) for section in made}
+
+
+def audits_of(run):
     record = read_run(run.folder)
     trained = load_trained(run.folder, run.task)
     evidence = FolderEvidence.of(record, run.log)
-    found = audits._Audits(record, trained, TINY, 0, lambda *_: None, evidence, shipped=False)
-    made = found._exposure(), found._encryption()
-    return {section.key: (str(section.verdict), section.words) for section in made}
+    return audits._Audits(record, trained, TINY, 0, lambda *_: None, evidence, shipped=False)
 
 
 def played(name, folder):
@@ -220,6 +244,30 @@ def sized(folder):
     return Prepared(folder, task)
 
 
+def with_a_round_that_passed(folder):
+    """Weights by samples; in the second round one client of three is lost, and nothing opened."""
+    take = ServerRound.take
+
+    def lost(self, client, sent):
+        if (client, self.context.number) != ("client-2", 2):
+            return take(self, client, sent)
+        self.lose(client, "update", f"{client}: lost")
+        return False
+
+    own = settings("model")
+    config = own.model_copy(
+        update={
+            "run": own.run.model_copy(update={"rounds": 3}),
+            "algorithm": own.algorithm.model_copy(update={"weights": Weights.SAMPLES}),
+            "sites": own.sites.model_copy(update={"late": "pass"}),
+        }
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServerRound, "take", lost)
+        securefl.run(config, task_of("model"), out=folder)
+    return Prepared(folder, task_of("model"))
+
+
 def over_processes(folder):
     run = Loop(Site(folder.parent / "site")).run()
     return Prepared(run.path, None)
@@ -270,6 +318,16 @@ PREPARED = {
                     "samples 4 clients of the run trained on."
                 ),
             )
+        },
+    ),
+    "a round that passed": (
+        with_a_round_that_passed,
+        {
+            EXPOSURE: ALL_SEALED,
+            ENCRYPTION: (
+                "holds",
+                DECRYPTED.format(4) + " Requests refused: 1." + BY_ONE + ARGUED,
+            ),
         },
     ),
     "totals for clients alone": (
@@ -328,7 +386,14 @@ PREPARED = {
             EXPOSURE: (
                 "leaks",
                 r"Messages .*: 1\. .*update/other, .*: opened, and not in the folder\.",
-            )
+            ),
+            ENCRYPTION: (
+                "leaks",
+                (
+                    "The run's folder and the authority's own log do not say the same. Openings "
+                    "that are in one of them alone: 1."
+                ),
+            ),
         },
     ),
     "no log of openings": (
@@ -364,6 +429,24 @@ PREPARED = {
     "trained for less": (
         measured(MEMBERSHIP, membership.RULES, told_by(0.71, 0.009, 1e-9)),
         {MEMBERSHIP: ("weak", TELLS.format("better than by chance", "71.0% (68.0% to 74.0%)"))},
+    ),
+    "trained for less, and played again as another run": (
+        measured(MEMBERSHIP, membership.RULES, told_by(0.71, 0.009, 1e-9, replayed=0.72)),
+        {MEMBERSHIP: ("weak", TELLS.format("better than by chance", "71.0% (68.0% to 74.0%)"))},
+    ),
+    "trained for less, and for long when played again": (
+        measured(MEMBERSHIP, membership.RULES, told_by(0.71, 0.009, 1e-9, replayed=0.88)),
+        {
+            MEMBERSHIP: (
+                "leaks",
+                (
+                    "Who has seen enough can tell clearly which records were trained on. The "
+                    "attack 'rounds', open to every client, and the server, here tried on the run "
+                    "played again, which is another one of the same settings, picks the training "
+                    "record out of two in 88.0% (85.0% to 91.0%) of the cases (50 % is guessing)."
+                ),
+            )
+        },
     ),
     "trained for little": (
         measured(MEMBERSHIP, membership.RULES, told_by(0.56, 0.009, 1e-3)),
@@ -404,7 +487,7 @@ PREPARED = {
         measured(
             INVERSION,
             inversion.UPDATES_SEALED,
-            SumsFound("rows", "4 clients, 5 steps of 32", False, False, 0.0, True, ("3 clients",)),
+            summed("3 clients"),
         ),
         {
             INVERSION: (
@@ -412,6 +495,19 @@ PREPARED = {
                 (
                     SUM + "One of this run (4 clients, 5 steps of 32) is too large for these "
                     "attacks, which is no proof, since smaller ones gave something away"
+                ),
+            )
+        },
+    ),
+    "sums of many steps, and of few a hair": (
+        measured(INVERSION, inversion.UPDATES_SEALED, summed()),
+        {
+            INVERSION: (
+                "weak",
+                (
+                    SUM + "One of this run (4 clients, 5 steps of 32) is too large for these "
+                    "attacks, which is no proof, since smaller ones gave something away, if next "
+                    "to nothing"
                 ),
             )
         },
@@ -528,6 +624,66 @@ def test_the_authoritys_own_log_makes_a_run_of_processes_checked(prepared):
     assert BY_FOLDER not in words
 
 
+def test_a_total_in_the_authoritys_own_log_alone_counts_everywhere(prepared, tmp_path, monkeypatch):
+    """In the section on encryption, against the policy, and in the assessment."""
+    run = prepared("processes of a consortium")
+    (own,) = run.folder.parent.rglob("log/openings.jsonl")
+    first, *others = own.read_text().splitlines()
+    of_two = json.loads(first)
+    of_two |= {"name": "update/other", "n_clients": 2, "signers": of_two["signers"][:2]}
+    log = tmp_path / "openings.jsonl"
+    log.write_text("\n".join([first, *others, json.dumps(of_two), ""]))
+    verdict, words = sections(replace(run, log=log))[ENCRYPTION]
+    assert verdict == "leaks"
+    assert words == "A total of 2 clients was decrypted, and the rule is 3 at least."
+    monkeypatch.setattr(audits._Audits, "sections", lambda self: ())
+    found = audits.audit_run(run.folder, by=Auditor(openings=log, policy=DEFAULT))
+    assert f"would refuse 1 of {len(others) + 2} openings" in found.facts["Consortium"]
+    said = dict(found.tables[0].rows)[COMPARING]
+    assert said.startswith("The smallest total of this run is of 2 clients: ")
+
+
+def assessment_of(run, sections=()):
+    """Return the rows of the assessment."""
+    evidence = FolderEvidence.of(read_run(run.folder), run.log)
+    of = Provenance.of(evidence.run, run.task, evidence.openings, Auditor(), shipped=False)
+    return dict(outline(evidence, of, sections).rows)
+
+
+COMPARING = "Risk (7 c): clients that compare notes"
+
+
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [("a round that passed", 3), ("no log of openings", 3), ("fewer clients than the rule", 2)],
+)
+def test_the_smallest_total_is_one_that_was_opened(prepared, name, n):
+    """What a refused request asked for is none; a log that was lost hides none."""
+    said = assessment_of(prepared(name))[COMPARING]
+    assert said.startswith(f"The smallest total of this run is of {n} clients: ")
+
+
+def test_a_round_that_passed_and_why_stand_on_the_page(prepared, monkeypatch):
+    """In the facts, in the assessment and in a table; a client's value in a reason does not."""
+    run = prepared("a round that passed")
+    monkeypatch.setattr(audits._Audits, "sections", lambda self: ())
+    found = audits.audit_run(run.folder, task=run.task)
+    assert found.facts["Rounds"] == "3, of which 1 passed (no contribution counted)"
+    assert found.facts["Incidents"] == "3, of 3 clients: see the table Incidents"
+    processing = assessment_of(run)["Processing (7 a)"]
+    assert "by fedavg in 3 rounds, of which 1 passed (no contribution counted), 20" in processing
+    assert "did not count: 3, of 3 clients: see the table Incidents." in processing
+    page = html_page(found)
+    assert "<td>client-2</td><td>update</td><td>lost</td>" in page
+    assert "the round passes: round 2" in page
+    evidence = FolderEvidence.of(read_run(run.folder))
+    told = replace(evidence.incidents[0], reason="client-2: a mean of 0.12345 is too large")
+    (table,) = incident_table(replace(evidence, incidents=[told] * 101))
+    assert table.title == "Incidents (and 1 more: incidents.jsonl)"
+    assert table.rows[0][3] == "not shown: a client's value stands in it"
+    assert list(incident_table(replace(evidence, incidents=[]))) == []
+
+
 def test_a_run_of_processes_played_again_says_why_it_is_another_run(
     prepared, tmp_path, monkeypatch
 ):
@@ -535,6 +691,8 @@ def test_a_run_of_processes_played_again_says_why_it_is_another_run(
     run = shutil.copytree(prepared("processes of a consortium").folder, tmp_path / "run")
     monkeypatch.setattr(audits._Audits, "sections", lambda self: ())
     assert "is within" in audits.audit_run(run).facts["Played again"]
+    again = audits_of(Prepared(run, None))
+    assert not again._another_run
     monkeypatch.setattr(audits, "SAME", -1.0)
     by_seed = audits.audit_run(run).facts["Played again"]
     assert "it was on another machine, by another version, or files were changed. Of" in by_seed
@@ -546,6 +704,7 @@ def test_a_run_of_processes_played_again_says_why_it_is_another_run(
     assert "clients of separate processes draw anew in each session" in anew
     assert "files were changed" not in anew
     assert all(audits.OF_THE_REPLAY in said for said in (by_seed, anew))
+    assert again._another_run
 
 
 OF_FOLDERS = {EXPOSURE, ENCRYPTION}

@@ -420,6 +420,7 @@ def test_a_sections_words_are_of_rows_where_rows_were_attacked():
     assert "image" not in section.words
     assert "rows" in section.words
     assert not section.pictures
+    assert not section.pictures_of_records
     by = {number.name.split(": ")[1]: number for number in section.numbers[:9]}
     assert by["error, first layer"].value < 0.01
     assert by["error, first layer"].unit == "σ"
@@ -456,6 +457,7 @@ def test_the_section_is_the_same_every_time():
         Findings("r", "quick", 7, sections=[other]).to_json()
     )
     assert [p.png for p in one.pictures] == [p.png for p in other.pictures]
+    assert one.pictures_of_records
     assert not any("original" in p.title.lower() + p.description.lower() for p in one.pictures)
     assert [len(table.rows) for table in one.tables] == [8, 8]
     assert all(number.low <= number.value <= number.high for number in one.numbers)

@@ -251,6 +251,9 @@ def test_the_section_repeats_and_says_who_can_do_what(tiny_task):
     phi = rng().normal(size=(4, 5, len(pool))) + 0.4 * pool.member_S
     phi[:, 2] = np.nan
     seen = SeenModels(phi[0, 0], phi[:, 0], phi)
+    again = membership_section(pool, replace(seen, another_run=True), None, seed=3)
+    (note,) = (note for note in again.notes if "another one of the same settings" in note)
+    assert note.startswith("'rounds', 'updates', 'updates, others': here tried on the run played")
     one, two = (membership_section(pool, seen, None, seed=3) for _ in range(2))
     assert (
         Findings("r", "quick", 0, {}, [one]).to_json()

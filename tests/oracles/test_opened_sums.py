@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,11 +15,19 @@ from securefl.audit.findings import Section
 from securefl.audit.inversion.gradient_matching import Search
 from securefl.audit.inversion.hidden_statistics import Hidden
 from securefl.audit.inversion.opened_total import OpenedRound, RoundShape, opened_sums
+from securefl.audit.inversion.rebuilding import Rebuilt
 from securefl.audit.inversion.report_section import InversionEffort, inversion_section
 from securefl.audit.inversion.sample_kind import ReadingKind
-from securefl.audit.inversion.sum_attacks import SumAttacker, SumEffort, attacked_sums
+from securefl.audit.inversion.sum_attacks import (
+    AttackedSums,
+    SumAttacker,
+    SumEffort,
+    attacked_sums,
+)
+from securefl.audit.inversion.sum_section import SumsTried
 from securefl.audit.inversion.target import NormalisedBatch, Target
 from securefl.audit.inversion.unit_inputs import Share, inputs_shown, known_first_layer
+from securefl.audit.inversion.verdict import of_smaller
 from securefl.audit.rules import Verdict
 from securefl.errors import ConfigError
 from securefl.norms.find import statistics
@@ -151,6 +160,28 @@ def test_what_sums_give_away_falls_with_their_samples():
     assert not found.is_rebuilt
     gains = found.gains()[SumAttacker.FIRST_LAYER]
     assert abs(gains.value) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("error", "nearest", "slight"), [(0.61, 0.61, True), (0.56, 0.56, False), (0.61, 0.05, False)]
+)
+def test_a_gain_of_a_hair_is_next_to_nothing(error, nearest, slight):
+    """Eight sums of three rows: 0.62 σ by the guess; unless a row comes back clearly."""
+    error_NB = np.full((8, 3), error)
+    error_NB[0, 0] = nearest
+    guess, made = (Rebuilt(np.zeros((24, 2)), of, None) for of in (np.full((8, 3), 0.62), error_NB))
+    kind = ReadingKind.of(drawn(40)[0])
+    about = RoundShape(3, 1, 1), kind, np.zeros((24, 2)), guess, guess
+    found = AttackedSums(*about, {SumAttacker.FIRST_LAYER: made})
+    assert found.is_rebuilt
+    assert found.is_slight == slight
+    said = SumsTried(None, [found], RoundShape(4, 5, 32)).found("rows")
+    assert of_smaller(said).startswith(
+        "From smaller sums, the largest of 3 clients, 1 step of 1, attacks came nearer to rows "
+        "than a guess from the labels by next to nothing, and none came back clearly"
+        if slight
+        else "From smaller sums rows were rebuilt better than a guess from the labels"
+    )
 
 
 def judged(shape, **of) -> Section:

@@ -87,6 +87,7 @@ def test_a_run_is_audited_from_end_to_end_and_the_same_twice(made_run, tmp_path,
         word = section["verdict"].upper()
         assert f"{word:7} {section['title']}: " in done.stdout
         assert section["numbers"]
+    assert '"fedavg" (as in this run)' in found["chapters"]["epsilon"]["do"]
     assert "data:image/png" in (tmp_path / "one.html").read_text()
     assert done.stderr.splitlines()[0] == "playing the run again …"
     assert "Membership inference …" in done.stderr

@@ -25,7 +25,8 @@ from securefl.audit.exposure.verdict import Exposed
 from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
 from securefl.audit.inversion.verdict import SumsFound, of_smaller
 from securefl.audit.membership.verdict import Compared, MeasuredAttack
-from securefl.audit.rules import add_noise, decided, deciding
+from securefl.audit.noise_advice import noise_advice
+from securefl.audit.rules import MORE_NOISE, decided, deciding
 from securefl.audit.statistics import Interval, Roc
 from securefl.audit.tracing.verdict import SentStatistics, Traced, Visibility, trials
 from securefl.errors import ConfigError
@@ -59,33 +60,57 @@ def exposed(*fields, leaks=(), noisy=False, sized=0):
 
 # The advice to add noise.
 
-RECORDS = ("privacy.level=record", "privacy.records=100", "train.batch_size=8")
-CLIENTS = ("privacy.level=client",)
+LEVELS = {
+    "record": ("privacy.level=record", "privacy.records=100", "train.batch_size=8"),
+    "client": ("privacy.level=client",),
+}
+NEVER = {"centralised", "singlenet", "fedper"}
+"""Gathers the records; leaves no model that all share; leaves none that others could use."""
 
 
-def taken(level):
+def taken(level, chosen):
     """Names of the normalisations that the rules between settings let run at a level."""
     for name in NORMALISATIONS.own():
-        chosen = [f"algorithm.name={name}", "algorithm.weights=uniform", *level]
+        settings_of = [*chosen, f"algorithm.name={name}", "algorithm.weights=uniform"]
         with contextlib.suppress(ConfigError):
-            load_config(None, [*chosen, "exchange.encrypt=none"])
+            load_config(None, [*settings_of, *LEVELS[level]])
             yield name
 
 
-def test_the_advice_names_those_that_take_noise_at_each_level():
-    """All of them and no other; of a model with BN, those whose statistics have noise, too."""
-    of_records, without_bn, of_clients = (
-        re.findall(r'"([\w-]+)"', part)
-        for part in re.fullmatch(
-            r'Add noise, or more of it: .* privacy.level = "record" take algorithm.name = (.*), or,'
-            r' of a model without batch normalisation, (.*); with privacy.level = "client" take '
-            r"(.*)\.",
-            add_noise(None),
-        ).groups()
+@pytest.mark.parametrize(
+    ("chosen", "of_records"),
+    [
+        (("exchange.encrypt=statistics",), {"fixbn"}),
+        (("exchange.encrypt=none", "algorithm.weights=uniform"), {"fixbn"}),
+        (("exchange.encrypt=model", "solver.name=moon"), set()),
+        (("exchange.encrypt=model", "model.norm=group"), {"fedavg"}),
+        (("exchange.encrypt=model", "solver.name=moon", "server.name=fednova"), set()),
+    ],
+)
+def test_the_advice_names_what_this_run_could_take_at_each_level(chosen, of_records):
+    """All of it and no other; nothing that gathers the records or leaves no model to audit."""
+    chosen = ("algorithm.name=fedavg", "train.batch_size=8", *chosen)
+    config = load_config(None, chosen)
+    said = noise_advice(config, has_bn=config.model.has_bn, fewest_records=100)
+    assert said.startswith(MORE_NOISE)
+    found = {
+        level: set(re.findall(r'"([\w-]+)"', names))
+        for level, names in re.findall(
+            r'privacy\.level = "(\w+)" with algorithm\.name = ([^;,.]*)', said
+        )
+    }
+    of_clients = {*taken("client", chosen)} - NEVER
+    true = {"record": of_records, "client": of_clients}
+    assert found == {level: names for level, names in true.items() if names}
+    assert of_records <= {*taken("record", chosen)}
+    assert ('each with algorithm.weights = "uniform"' in said) == (
+        bool(found) and config.algorithm.weights != "uniform"
     )
-    assert {*taken(RECORDS)} == {*of_records, *without_bn}
-    assert {*taken(CLIENTS)} == {*of_clients}
-    assert of_records == ["fixbn"]
+    if not found:
+        assert "other settings allow no noise: privacy.level" in said
+        assert said.endswith("take another solver.")
+    elif "fedavg" in of_clients:
+        assert '"fedavg" (as in this run)' in said
 
 
 # Membership.
@@ -113,10 +138,12 @@ def hidden(exact, adaptive, least):
     return HiddenStatistics(Attacker.JOINT, exact, adaptive, least, least)
 
 
-def summed(tried=True, rebuilt=False, smaller=(), tried_smaller=True):
+def summed(tried=True, rebuilt=False, smaller=(), tried_smaller=True, slight=False):
     tried, tried_smaller = tried or rebuilt, tried_smaller or bool(smaller)
     of = "rows", "5 clients, 1 step of 8"
-    return SumsFound(*of, tried, rebuilt, 0.5 * rebuilt, tried_smaller, smaller)
+    share = 0.5 * (rebuilt and not slight)
+    telling = () if slight else smaller[:1]
+    return SumsFound(*of, tried, rebuilt, share, tried_smaller, smaller, slight, telling)
 
 
 # Tracing.
@@ -137,8 +164,12 @@ LEDGER = [Entry(1, 1, "1/mean", Kind.STATISTICS, who, "server", "ciphertext", 1,
 EXACT = Precision(1e-9, 1e-7, 1e-9, 1e-9)
 
 
-def encrypted(*openings, ledger=LEDGER, modulus_bits=54, precision=EXACT, simulated=True):
-    evidence = EncryptionEvidence(Config(), openings, ledger, in_one_process=simulated)
+def encrypted(
+    *openings, ledger=LEDGER, modulus_bits=54, precision=EXACT, simulated=True, foreign=0
+):
+    evidence = EncryptionEvidence(
+        Config(), openings, ledger, own_log=foreign > 0, foreign=foreign, in_one_process=simulated
+    )
     parameters = ParameterSet(Security("sums", 2048, modulus_bits), precision, "one total")
     return Encrypted(evidence, [parameters], opened_by_name(openings))
 
@@ -417,6 +448,13 @@ MADE = {
             ),
         ),
         (
+            encrypted(OPENED, simulated=False, foreign=2),
+            (
+                "The run's folder and the authority's own log do not say the same. Openings that "
+                "are in one of them alone: 2."
+            ),
+        ),
+        (
             encrypted(OPENED, precision=replace(EXACT, encryption=1e-12)),
             (
                 "The error of encryption that should hide clients' keys is not there: values "
@@ -524,6 +562,7 @@ def test_the_authoritys_own_log_changes_verdict_and_sentence():
     verdict, words, _ = decided(RULES["Encryption"], given)
     assert verdict == "holds"
     assert "So say the run's folder and the authority's own log." in words
+    assert decided(RULES["Encryption"], encrypted(OPENED, ledger=[], foreign=1))[0] == "leaks"
 
 
 def test_advice_follows_what_the_audit_was_given():
@@ -541,9 +580,13 @@ def test_advice_follows_what_the_audit_was_given():
     assert "--openings" in advice("Encryption", again)
     assert "--openings" not in advice("Encryption", given)
     strong = Compared([attack(0.9, 0.0)], 100, 100, 0.01)
-    for section, measured in (("Membership inference", strong), ("Tracing", traced(0.9))):
-        assert "privacy.level" in advice(section, measured)
-        assert "privacy.sigma" in advice(section, measured)
+    for section, measured in (
+        ("Membership inference", replace(strong, noise="Take it.")),
+        ("Tracing", traced(0.9, noise="Take it.")),
+        ("Tracing", traced(0.5, noise="Take it.", statistics=Visibility.EACH)),
+        ("Bounds on ε", CanaryBounds("none", math.inf, few, None, "Take it.")),
+    ):
+        assert advice(section, measured).endswith("Take it.")
 
 
 nan = st.just(math.nan)
@@ -596,6 +639,7 @@ ANY = {
         st.booleans(),
         st.booleans(),
         st.sampled_from([(), ("3 clients", "5 clients")]),
+        st.booleans(),
         st.booleans(),
     ),
     "Tracing": st.builds(
@@ -677,10 +721,20 @@ def rebuilding_is_true(found, _verdict, words):
 
 
 def sums_are_true(found, verdict, words):
-    assert ("are rebuilt better" in words) == found.rebuilt == (verdict == "leaks")
+    assert found.rebuilt == (verdict == "leaks")
+    assert ("are rebuilt better" in words) == (found.rebuilt and not found.slight)
+    assert ("come nearer to rows" in words) == (found.rebuilt and found.slight)
+    by_smaller = verdict == "weak"
+    assert ("if next to nothing" in words) == (by_smaller and not found.smaller_telling)
+    of_others = of_smaller(found)
+    assert ("were rebuilt" in of_others) == bool(found.smaller_telling)
+    assert ("by next to nothing" in of_others) == (
+        bool(found.smaller) and not found.smaller_telling
+    )
     assert ("no rows were rebuilt" in words) == (found.tried and not found.rebuilt)
     assert "clients" not in words.replace(found.own, "")
-    assert ("largest of 5 clients" in of_smaller(found)) == bool(found.smaller)
+    largest = (*found.smaller, *found.smaller_telling)[-1:]
+    assert all(f"largest of {shape}" in of_others for shape in largest)
     assert ("gave nothing away" in of_smaller(found)) == (found.tried_smaller and not found.smaller)
     assert words.startswith("Not measured:") == (not (found.tried or found.tried_smaller))
 

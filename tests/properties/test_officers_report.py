@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from made_findings import FINDINGS
 
 import securefl
 from securefl.audit.assessment import YOURS, outline
+from securefl.audit.exposure.evidence import FolderEvidence
 from securefl.audit.glossary import MEANINGS, used
 from securefl.audit.page import html_page
 from securefl.audit.provenance import Auditor, Provenance
@@ -62,7 +64,8 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
         securefl.run(settings(name), task, out=folder)
         run = read_run(folder)
         of = Provenance.of(run, task, (), Auditor(), shipped=False)
-        found[name] = dict(outline(run, of, [*FINDINGS.sections, CHECKED]).rows)
+        sections = [*FINDINGS.sections, replace(CHECKED, pictures_of_records=name == "model")]
+        found[name] = dict(outline(FolderEvidence.of(run), of, sections).rows)
     clear, sealed = found["nothing"], found["model"]
     n = sum(len(y) for _, y in task_of("model").clients)
     n_test = len(task_of("model").test[1])
@@ -95,11 +98,27 @@ def test_an_assessment_says_what_the_run_knows_and_leaves_the_rest_open(tmp_path
     erasure = sealed["Access, rectification, erasure (Art. 15 to 17)"]
     assert erasure.startswith("A record is changed or deleted with the operator of the one process")
     assert "test set that all share" in erasure
-    assert "Nor does the report" in erasure
+    assert "Nor does the report: pictures" in erasure
     assert "Holds all records" in sealed["Recipient: whoever audits (30 d)"]
     assert "pictures" in sealed["Recipient: whoever gets the report (30 d)"]
+    assert not any("pictures" in said for said in clear.values())
+    assert "and none that an attack rebuilt" in clear["Recipient: whoever gets the report (30 d)"]
     assert sealed["Attacked, and stood (7 c)"] == "Encryption"
     assert sealed["Checked against the run's own files, not attacked (7 c)"] == "Openings"
+
+
+def test_the_table_of_data_has_the_tests_that_count(tmp_path):
+    """Each client's own in the place of a test set that all share, which scores nothing then."""
+    task = task_of("model")
+    own = replace(task, client_tests=[task.test] * 3)
+    for each in (task, own):
+        folder = tmp_path / str(len(each.client_tests))
+        securefl.run(settings("model"), each, out=folder)
+        of = Provenance.of(read_run(folder), each, (), Auditor(), shipped=False)
+        (table,) = (t for t in of.tables() if t.title == "Model and data of the user's own")
+        rows = {name for name, _ in table.rows if "test" in name}
+        tests = {f"client-{i}, its own test" for i in (1, 2, 3)}
+        assert rows == (tests if each is own else {"test"})
 
 
 def test_what_to_do_stands_behind_the_verdicts():
@@ -121,7 +140,14 @@ def test_the_page_has_the_tables_of_what_it_was_made_of(tmp_path):
     securefl.run(settings("model"), task, out=tmp_path)
     run = read_run(tmp_path)
     of = Provenance.of(run, task, (), Auditor(), shipped=False)
-    page = html_page(replace(FINDINGS, tables=(outline(run, of, ()), *of.tables())))
+    tables = (outline(FolderEvidence.of(run), of, ()), *of.tables())
+    page = html_page(replace(FINDINGS, facts=of.facts(), tables=tables))
+    (session,) = of.sessions
+    for said in (session["run"], f"python {platform.python_version()}, torch", platform.platform()):
+        assert f"<dd>{said}" in page
+    again = replace(of, sessions=[session, session | {"run": "ff" * 32}]).facts()
+    assert again["Run's id, of each session"] == f"{session['run']}; {'ff' * 32}"
+    assert again["Machine"] == of.facts()["Machine"]
     assert all(digest in page for digest in of.files.values())
     assert 'id="provenance"' in page
     assert 'id="provenance"' not in html_page(FINDINGS)

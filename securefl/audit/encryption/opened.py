@@ -27,13 +27,15 @@ class EncryptionEvidence:
 
     config: Config
     openings: Sequence[Opening]
-    """Rows of openings.jsonl."""
+    """Rows of openings.jsonl, and of the authority's own log where it has others."""
     ledger: Sequence[Entry]
     """Rows of ledger.jsonl."""
     consortium: Policy | None = None
     """Signed policy; None where the settings were all there was."""
     own_log: bool = False
     """True where the authority's own log was given to the audit."""
+    foreign: int = 0
+    """Rows that the folder's log or the authority's own lacks; `openings` are those of both."""
     in_one_process: bool = False
     """True where one process was all parties, so that the folder's log is the authority's."""
 

@@ -51,7 +51,7 @@ _MEASURED = (
     "error that 99 of 100 random values stay below, sealed, added or matched, and opened through "
     "the run's own channel"
 )
-_LOG = "counted in openings.jsonl"
+_LOG = "counted in openings.jsonl, and in the authority's own log where that was given"
 _SUMS = "sums"
 _PROFILES = 8
 """Profiles that are scored for each ciphertext of sums."""

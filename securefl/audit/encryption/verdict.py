@@ -117,8 +117,8 @@ def _ask(found: Encrypted) -> str:
 RULES: tuple[Rule[Encrypted], ...] = (
     Rule(
         Verdict.OPEN,
-        lambda found: not found.evidence.opener,
-        "nothing was encrypted",
+        lambda found: not (found.evidence.opener or found.evidence.foreign),
+        "nothing was encrypted, and no log says otherwise",
         _nothing,
         do='Set exchange.encrypt = "model".',
     ),
@@ -164,6 +164,19 @@ RULES: tuple[Rule[Encrypted], ...] = (
             f"opened, and their sums and differences show fewer than {found.least} clients."
         ),
         do=_ask,
+    ),
+    Rule(
+        Verdict.LEAKS,
+        lambda found: found.evidence.foreign > 0,
+        "the run's folder and the authority's own log (or one officer's) differ",
+        lambda found: (
+            "The run's folder and the authority's own log do not say the same. Openings that are "
+            f"in one of them alone: {found.evidence.foreign:,}."
+        ),
+        do=(
+            "Use the run for nothing before the operators of server and authority have said how "
+            "it came about."
+        ),
     ),
     Rule(
         Verdict.LEAKS,

@@ -56,6 +56,8 @@ _ROWS = {
     SELECTIONS: RoundParticipants,
 }
 _ROW = TypeAdapter(dict[str, Any])
+_NOT_IN_FOLDER = "opened, and not in the folder"
+"""Reason of a foreign row that the authority's own log, or an officer's, has."""
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 """Name of a file that a killed process leaves half written."""
 _RULE = re.compile(
@@ -88,6 +90,17 @@ class FolderEvidence:
     """Rows of openings that the folder or the authority's own log lacks, and which of them does."""
     own_log: bool = False
     """True where the authority's own log was given."""
+
+    @property
+    def all_openings(self) -> Sequence[Opening]:
+        """Rows of the folder's log, and those that the authority's own log has beside them.
+
+        An officer's answers are to requests of which the authority has a row of its own.
+        """
+        if self.officers:
+            return self.openings
+        beside = (row for row, why in self.foreign_rows if why == _NOT_IN_FOLDER)
+        return [*self.openings, *beside]
 
     @classmethod
     def of(cls, run: RunRecord, log: Path | None = None) -> "FolderEvidence":
@@ -221,8 +234,7 @@ def _uncounted_bytes(evidence: FolderEvidence) -> Iterator[Leak]:
 def _told(evidence: FolderEvidence) -> Iterator[Leak]:
     """Yield what files tell beside messages."""
     for incident in evidence.incidents:
-        of_one = incident.name != SPOILED  # a total's weight and count are everybody's
-        if of_one and _MEASURED.search(_RULE.sub("", incident.reason)):
+        if tells_a_value(incident):
             yield Leak(incident.round, incident.name, INCIDENTS, "a client's value stands in it")
     if reason := untold(evidence.incidents, evidence.run.metrics):
         yield Leak(0, INCIDENTS, "the run's folder", f"incidents are {reason}")
@@ -231,6 +243,12 @@ def _told(evidence: FolderEvidence) -> Iterator[Leak]:
             yield Leak(0, name, "the run's folder", "a file that no run writes")
     for (file, key), times in Counter(evidence.odd_rows).items():
         yield Leak(0, key, file, f"in {times} lines, and no run writes it there")
+
+
+def tells_a_value(incident: Incident) -> bool:
+    """Return whether a client's own value stands in an incident's reason."""
+    of_one = incident.name != SPOILED  # a total's weight and count are everybody's
+    return of_one and bool(_MEASURED.search(_RULE.sub("", incident.reason)))
 
 
 def _own_log(
@@ -255,8 +273,8 @@ def _own_log(
 def _foreign(folder: Sequence[Opening], own: Sequence[Opening]) -> Iterator[tuple[Opening, str]]:
     """Yield the rows that one of two logs lacks, and which of them does."""
     in_folder, in_own = Counter(folder), Counter(own)
-    yield from ((row, "not in the authority's own log") for row in in_folder - in_own)
-    yield from ((row, "opened, and not in the folder") for row in in_own - in_folder)
+    yield from ((row, "not in the authority's own log") for row in (in_folder - in_own).elements())
+    yield from ((row, _NOT_IN_FOLDER) for row in (in_own - in_folder).elements())
 
 
 def _odd_rows(path: Path) -> Iterator[tuple[str, str]]:

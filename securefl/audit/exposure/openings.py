@@ -10,7 +10,7 @@ from securefl.audit.exposure.planned import planned_sums
 from securefl.exchange.profile_match import SCORE
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
-from securefl.federation.message import CARD
+from securefl.federation.message import CARD, SCORE_MEAN
 from securefl.federation.opening import Opening
 from securefl.types import Kind
 
@@ -117,6 +117,24 @@ def _never_opened(ledger: Sequence[Entry], finished: Collection[int]) -> Iterato
         if number in finished:
             why = "a round went on with a sealed total that the authority has never opened"
             yield Leak(number, name, f"clients -> {SERVER}", why)
+
+
+def opened_lists(ledger: Sequence[Entry], openings: Sequence[Opening]) -> frozenset[frozenset[str]]:
+    """Return the lists of clients that sealed totals were opened of; a refused request opens none.
+
+    Of a total that the authority has sent, and no log has, all of its senders count.
+    """
+    opened = [row for row in openings if not row.refused and row.name not in {SCORE, SCORE_MEAN}]
+    logged = {(row.round, row.name) for row in opened}
+    answered = {(e.round, e.name) for e in ledger if e.sender == AUTHORITY} - logged
+    senders = defaultdict[tuple[int, str], set[str]](set)
+    for entry in ledger:
+        summed = is_sealed(entry) and entry.kind in {Kind.PARAMETERS, Kind.STATISTICS}
+        if summed and (entry.round, entry.name) in answered:
+            senders[entry.round, entry.name].add(entry.sender)
+    return frozenset(
+        [frozenset(row.signers) for row in opened] + [frozenset(of) for of in senders.values()]
+    )
 
 
 def is_sealed(entry: Entry) -> bool:

@@ -1,14 +1,16 @@
 """Section on exposure: who received what, to the byte, and what is not as the settings promise."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
 from securefl.audit.exposure.leaks import InspectedRounds, Leak
+from securefl.audit.exposure.openings import opened_lists
 from securefl.audit.exposure.verdict import RULES, Exposed, server_view
 from securefl.audit.findings import Number, Section
 from securefl.audit.rules import decided
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation.opening import Opening
 from securefl.io.html import PageTable
 from securefl.report.views import OUTSIDER, Field, PartyView, Shows, views
 from securefl.types import Kind
@@ -42,14 +44,15 @@ def exposure_section(
     *,
     noisy: bool = False,
     weighed: bool = False,
+    openings: Sequence[Opening] = (),
 ) -> Section:
     """Return the section from the run's ledger, its folder's leaks and the inspected rounds.
 
     `noisy` where each client adds all of its noise itself (privacy of records), `weighed` where a
-    client's weight is its number of samples.
+    client's weight is its number of samples. `openings` are the rows of all logs of openings.
     """
     found = views(ledger)
-    sized = weighed_alone(ledger) if weighed else 0
+    sized = weighed_alone(opened_lists(ledger, openings)) if weighed else 0
     exposed = Exposed(found, [*leaks, *inspected.leaks], noisy=noisy, sized=sized)
     verdict, words, do = decided(RULES, exposed)
     return Section(
@@ -72,22 +75,17 @@ def exposure_section(
     )
 
 
-def weighed_alone(ledger: Sequence[Entry]) -> int:
-    """Return of how many clients the weight follows from the weights of sealed totals.
+def weighed_alone(lists: Collection[frozenset[str]]) -> int:
+    """Return of how many clients the weight follows from the weights of totals of these lists.
 
     Each total opens with the sum of its clients' weights, one linear equation. A client's weight
     follows where its unit vector is in the span of the equations' rows, which the diagonal of the
     projection on that span says.
     """
-    lists: dict[tuple[int, int, str], set[str]] = {}
-    for entry in ledger:
-        sealed = entry.form == "ciphertext" and entry.receiver == SERVER
-        if sealed and entry.kind in {Kind.PARAMETERS, Kind.STATISTICS}:
-            lists.setdefault((entry.round, entry.exchange, entry.name), set()).add(entry.sender)
-    names = sorted(set().union(*lists.values()))
+    names = sorted(frozenset[str]().union(*lists))
     if not names:
         return 0
-    rows = {tuple(name in signers for name in names) for signers in lists.values()}
+    rows = {tuple(name in signers for name in names) for signers in lists}
     equations_TK = np.array(sorted(rows), dtype=np.float64)
     projection_KK = np.linalg.pinv(equations_TK) @ equations_TK
     return int((projection_KK.diagonal() > 1 - 1e-9).sum())

@@ -164,6 +164,7 @@ def inversion_section(
         first = _WITHOUT_BN[hidden is Hidden.UPDATES]
         hidden = Hidden.NOTHING
     verdict, do = united([decided(RULES[hidden], comparison) for _, comparison in compared])
+    pictures = [rebuilt_picture(title(one), one) for one in found if one.baseline.is_image]
     section = Section(
         key="inversion",
         title="Gradient inversion with and without BN statistics",
@@ -173,7 +174,8 @@ def inversion_section(
         trials=_if_statistics_were_sealed(compared) if hidden is Hidden.NOTHING else "",
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
-        pictures=[rebuilt_picture(title(one), one) for one in found if one.baseline.is_image],
+        pictures=pictures,
+        pictures_of_records=bool(pictures),
         notes=[*_notes(found), *([_too_large(left_out)] if left_out else [])],
     )
     return section if opened is None else _with_sums(section, opened, effort, seed)

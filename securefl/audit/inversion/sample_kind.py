@@ -16,7 +16,7 @@ from skimage.metrics import structural_similarity
 from torch import Tensor
 
 from securefl.audit.statistics import Interval
-from securefl.audit.thresholds import CLEAR_ERROR, CLEAR_PSNR, CONFIDENCE
+from securefl.audit.thresholds import CLEAR_ERROR, CLEAR_PSNR, CONFIDENCE, SLIGHT_ERROR, SLIGHT_PSNR
 from securefl.errors import DataError
 
 BEST_PSNR = 60.0
@@ -83,6 +83,10 @@ class SampleKind(Protocol):
         """Value of the measure from which a sample counts as recovered."""
 
     @property
+    def slight(self) -> float:
+        """Gain over the guess up to which, if no sample is recovered, it is next to nothing."""
+
+    @property
     def bound(self) -> str:
         """Words for the bound `clear`."""
 
@@ -125,6 +129,7 @@ class ImageKind:
     unit: Literal["dB"] = "dB"
     sign: Literal[1] = 1
     clear: float = CLEAR_PSNR
+    slight: float = SLIGHT_PSNR
     bound: str = f"of {CLEAR_PSNR:.0f} dB or more"
     middle: str = "mean"
     note: str = (
@@ -172,6 +177,7 @@ class ReadingKind:
     unit: Literal["σ"] = "σ"
     sign: Literal[-1] = -1
     clear: float = CLEAR_ERROR
+    slight: float = SLIGHT_ERROR
     bound: str = f"of {CLEAR_ERROR:g} σ or less"
     middle: str = "median"
     note: str = (

@@ -102,6 +102,18 @@ class AttackedSums:
         """True where somebody does better for certain than a guess from the labels."""
         return any(found.low > 0 for found in self.gains().values())
 
+    @property
+    def is_slight(self) -> bool:
+        """True where whoever does better for certain does so by next to nothing.
+
+        That is, up to `kind.slight`, and no sample comes back clearly.
+        """
+        better = {name: found for name, found in self.gains().items() if found.low > 0}
+        return all(
+            found.value <= self.kind.slight and not self.recovered(self.by[name])
+            for name, found in better.items()
+        )
+
     def recovered(self, row: Rebuilt) -> float:
         """Return the share of samples that come back clearly, by the kind's own bound."""
         nearer_NS = self.kind.sign * (row.score_NB - self.kind.clear)

@@ -58,7 +58,7 @@ class SumsTried:
 
     def found(self, noun: str) -> SumsFound:
         """Return what the rules go by."""
-        rebuilt = [str(one.shape) for one in self.small if one.is_rebuilt]
+        rebuilt = [one for one in self.small if one.is_rebuilt]
         return SumsFound(
             noun,
             str(self.shape),
@@ -68,7 +68,9 @@ class SumsTried:
             if self.own
             else 0.0,
             tried_smaller=any(one.by for one in self.small),
-            smaller=tuple(rebuilt),
+            smaller=tuple(str(one.shape) for one in rebuilt),
+            slight=bool(self.own and self.own.is_slight),
+            smaller_telling=tuple(str(one.shape) for one in rebuilt if not one.is_slight),
         )
 
 

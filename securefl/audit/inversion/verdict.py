@@ -100,7 +100,7 @@ NOTHING_SEALED: tuple[Rule[HiddenStatistics], ...] = (
         lambda found: found.rebuilt,
         "somebody rebuilds samples for certain better than a guess from the label",
         if_nothing_is_sealed,
-        do='Set exchange.encrypt = "model", or privacy.level = "record".',
+        do='Set exchange.encrypt = "model", or add noise (privacy.level).',
     ),
     Rule(Verdict.OPEN, always, "nobody does", if_nothing_is_sealed),
 )
@@ -126,6 +126,10 @@ class SumsFound:
     """True where an attack could be tried on another sum, of fewer samples."""
     smaller: tuple[str, ...]
     """Shapes of other sums, of fewer samples, for which one did."""
+    slight: bool
+    """True where what one gained on a sum as the run opens is next to nothing."""
+    smaller_telling: tuple[str, ...]
+    """Shapes of those of `smaller` for which one gained more than next to nothing."""
 
 
 _ALL = "Nobody received a single client's update, and all parties the sum of all of a round."
@@ -137,9 +141,26 @@ def of_smaller(found: SumsFound) -> str:
         return "These attacks could be tried on no smaller sum"
     if not found.smaller:
         return "Smaller sums gave nothing away"
+    if found.smaller_telling:
+        return (
+            f"From smaller sums {found.noun} were rebuilt better than a guess from the labels, the "
+            f"largest of {found.smaller_telling[-1]}"
+        )
     return (
-        f"From smaller sums {found.noun} were rebuilt better than a guess from the labels, the "
-        f"largest of {found.smaller[-1]}"
+        f"From smaller sums, the largest of {found.smaller[-1]}, attacks came nearer to "
+        f"{found.noun} than a guess from the labels by next to nothing, and none came back clearly"
+    )
+
+
+def _of_own(found: SumsFound) -> str:
+    if found.slight:
+        return (
+            f"{_ALL} From such a sum ({found.own}) attacks come nearer to {found.noun} than a "
+            "guess from the labels by next to nothing, and none comes back clearly"
+        )
+    return (
+        f"{_ALL} From such a sum ({found.own}) {found.noun} are rebuilt better than a guess from "
+        f"the labels, {found.recovered:.0%} of them clearly"
     )
 
 
@@ -149,10 +170,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         lambda found: found.rebuilt,
         "from a sum as large as the run's own samples are rebuilt for certain better than a guess "
         "from the labels",
-        lambda found: (
-            f"{_ALL} From such a sum ({found.own}) {found.noun} are rebuilt better than a guess "
-            f"from the labels, {found.recovered:.0%} of them clearly"
-        ),
+        _of_own,
         do=(
             "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "
             "or add noise: privacy.level and privacy.sigma (securefl privacy plan)."
@@ -175,6 +193,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         lambda found: (
             f"{_ALL} One of this run ({found.own}) is too large for these attacks, which is no "
             "proof, since smaller ones gave something away"
+            f"{'' if found.smaller_telling else ', if next to nothing'}"
         ),
         do=(
             "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "

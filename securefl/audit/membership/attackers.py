@@ -39,6 +39,8 @@ class SeenModels:
     clients_RKS: Phi | None = None
     """Confidences by each client's model after its local steps in these rounds; NaN out of a round.
     None where single updates travel encrypted: nobody sees them then."""
+    another_run: bool = False
+    """True where the models of rounds and clients are of another run of the same settings."""
 
 
 @final
@@ -51,6 +53,8 @@ class Attack:
     """Party that can do this."""
     method: str
     score_S: Phi
+    another_run: bool = False
+    """True where the models are of another run of the same settings."""
 
 
 def attacks(pool: Candidates, seen: SeenModels, shadows: Shadows | None) -> Sequence[Attack]:
@@ -58,7 +62,7 @@ def attacks(pool: Candidates, seen: SeenModels, shadows: Shadows | None) -> Sequ
 
     Of rounds the second half counts, fixed beforehand: what is memorised shows late.
     """
-    final_S = seen.final_S
+    final_S, another = seen.final_S, seen.another_run
     method = "negative loss (Yeom et al. 2018)"
     found = [Attack("loss", MODEL_HOLDERS, method, loss_attack(final_S))]
     expected_S = shadows.mean_out_S() if shadows else None
@@ -68,16 +72,16 @@ def attacks(pool: Candidates, seen: SeenModels, shadows: Shadows | None) -> Sequ
     if seen.global_RS is not None:
         late = _late(seen.global_RS)
         method = f"mean φ of the models of the last {len(late)} rounds{like}"
-        found.append(Attack("rounds", PARTIES, method, over_rounds(late, expected_S)))
+        score_S = over_rounds(late, expected_S)
+        found.append(Attack("rounds", PARTIES, method, score_S, another))
     if seen.clients_RKS is not None:
         late, owner_S = _late(seen.clients_RKS), pool.client_S
         method = f"mean φ of the client's own models in the last {len(late)} rounds{like}"
         score_S = over_rounds(own_models(late, owner_S), expected_S)
-        found.append(Attack("updates", UPDATE_READER, method, score_S))
+        found.append(Attack("updates", UPDATE_READER, method, score_S, another))
         method = "the same against the other clients' models (after Zhu et al. 2025)"
-        found.append(
-            Attack("updates, others", UPDATE_READER, method, against_others(late, owner_S))
-        )
+        score_S = against_others(late, owner_S)
+        found.append(Attack("updates, others", UPDATE_READER, method, score_S, another))
     return found
 
 

@@ -13,8 +13,8 @@ from securefl.audit.findings import Number, Section
 from securefl.audit.membership.attackers import Attack, SeenModels, attacks
 from securefl.audit.membership.attacks import Shadows
 from securefl.audit.membership.candidates import Candidates, Ints
-from securefl.audit.membership.verdict import RULES, Compared, MeasuredAttack
-from securefl.audit.rules import decided
+from securefl.audit.membership.verdict import ON_ANOTHER_RUN, RULES, Compared, MeasuredAttack
+from securefl.audit.rules import MORE_NOISE, decided
 from securefl.audit.statistics import (
     FEWEST_FOR,
     Interval,
@@ -31,7 +31,12 @@ KEY, TITLE = "membership", "Membership inference"
 
 
 def membership_section(
-    pool: Candidates, seen: SeenModels, shadows: Shadows | None, *, seed: int
+    pool: Candidates,
+    seen: SeenModels,
+    shadows: Shadows | None,
+    *,
+    seed: int,
+    noise: str = MORE_NOISE,
 ) -> Section:
     """Attack what was seen, on as many samples as can be compared fairly.
 
@@ -41,6 +46,7 @@ def membership_section(
         shadows: `train_shadows` of the pool; without them the loss alone is left of the usual
             attacks, and a verdict that the run holds says little.
         seed: of what is compared, and of bootstrap intervals.
+        noise: advice to add noise.
 
     Raises:
         DataError: nothing can be compared.
@@ -53,7 +59,7 @@ def membership_section(
     n_tests = len(tried) * (1 + (others >= FEWEST_FOR[0.01]))
     found = [_measured(attack, chosen, member_S, rng) for attack in tried]
     rare, refusal = _rare(found, seed, rng)
-    compared = Compared(found, members, others, ALARM / n_tests)
+    compared = Compared(found, members, others, ALARM / n_tests, noise)
     verdict, words, do = decided(RULES, compared)
     return Section(
         KEY,
@@ -63,9 +69,15 @@ def membership_section(
         [number for each in found for number in _numbers(each, seed)] + rare,
         [_table(found, compared.alarmed)],
         [_picture({each.name: each.roc for each in found}, members, others)],
-        [*refusal, *_notes(members, others, shadows, pool.label)],
+        [*refusal, *_replayed(tried), *_notes(members, others, shadows, pool.label)],
         do=do,
     )
+
+
+def _replayed(tried: Sequence[Attack]) -> list[str]:
+    """Return the note on attacks that were tried on another run; nothing where none was."""
+    names = ", ".join(repr(each.name) for each in tried if each.another_run)
+    return [f"{names}: {ON_ANOTHER_RUN} (see Played again)."] if names else []
 
 
 def _measured(
@@ -79,7 +91,14 @@ def _measured(
         rate = roc.tpr_at(0.01, rng)
         chances.append(p_value_of_rate(roc, 0.01))
     return MeasuredAttack(
-        attack.name, attack.observer, attack.method, roc, roc.auc(rng), rate, min(chances)
+        attack.name,
+        attack.observer,
+        attack.method,
+        roc,
+        roc.auc(rng),
+        rate,
+        min(chances),
+        attack.another_run,
     )
 
 

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.rules import Rule, Verdict, add_noise, always, counted, unmeasured
+from securefl.audit.rules import (
+    MORE_NOISE,
+    Rule,
+    Verdict,
+    add_noise,
+    always,
+    counted,
+    unmeasured,
+)
 from securefl.audit.statistics import Interval, Roc, least_visible_area
 from securefl.audit.thresholds import (
     ALARM,
@@ -40,6 +48,8 @@ class MeasuredAttack:
     """True positive rate at 1 % false positives; None where there are too few non-members."""
     p_value: float
     """Least probability under chance of the attack's tests."""
+    another_run: bool = False
+    """True where it was tried on another run of the same settings."""
 
     @property
     def strong(self) -> bool:
@@ -63,6 +73,8 @@ class Compared:
     others: int
     probability: float
     """Probability under chance below which an attack is found."""
+    noise: str = MORE_NOISE
+    """Advice to add noise."""
 
     @property
     def alarmed(self) -> Sequence[MeasuredAttack]:
@@ -71,9 +83,15 @@ class Compared:
 
     @property
     def best(self) -> MeasuredAttack:
-        """Attack that chance explains least; among strong ones where one of those is found."""
+        """Attack that chance explains least; among strong ones where one of those is found.
+
+        One on this very run comes before one on another run of the same settings.
+        """
         strong = [each for each in self.alarmed if each.strong]
-        return min(strong or self.attacks, key=lambda each: (each.p_value, -each.area.value))
+        return min(
+            strong or self.alarmed or self.attacks,
+            key=lambda each: (each.another_run, each.p_value, -each.area.value),
+        )
 
     @property
     def numbers(self) -> Iterator[float]:
@@ -81,6 +99,10 @@ class Compared:
         for each in self.attacks:
             yield from (each.p_value, each.area.value, each.area.low)
             yield from (each.rate.value, each.rate.low) if each.rate else ()
+
+
+ON_ANOTHER_RUN = "here tried on the run played again, which is another one of the same settings"
+"""Clause on an attack whose models are of another run."""
 
 
 def _holds(found: Compared) -> str:
@@ -106,9 +128,10 @@ def _told(how: str, best: MeasuredAttack) -> str:
             "about one other record in a hundred (1 % is guessing)"
         )
     found = ". It ".join(shown) or "does so by too little to say it in a number"
+    tried = f", {ON_ANOTHER_RUN}" if best.another_run else ""
     return (
         f"Who has seen enough can tell {how} which records were trained on. The attack "
-        f"{best.name!r}, open to {best.observer}, {found}."
+        f"{best.name!r}, open to {best.observer}{tried}, {found}."
     )
 
 

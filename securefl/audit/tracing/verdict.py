@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
-from securefl.audit.rules import Rule, Verdict, add_noise, always, counted, unmeasured
+from securefl.audit.rules import MORE_NOISE, Rule, Verdict, always, counted, unmeasured
 from securefl.audit.statistics import Interval
 from securefl.audit.thresholds import CHANCE, NOTICED, PLAIN
 
@@ -43,6 +43,8 @@ class SentStatistics:
     """Noise at client level, privacy.sigma; None without."""
     pairs: int | None = 0
     """Pairs of opened totals of the run that differ by one client; None where no log tells."""
+    noise: str = MORE_NOISE
+    """Advice to add noise."""
 
     @property
     def worst(self) -> Visibility:
@@ -181,8 +183,8 @@ def trials(found: Traced) -> str:
 
 def _noise(found: Traced) -> str:
     if found.sent.sigma is not None:
-        return f"{add_noise(found)} For statistics it is privacy.statistics_sigma."
-    return add_noise(found)
+        return f"{found.sent.noise} For statistics it is privacy.statistics_sigma."
+    return found.sent.noise
 
 
 RULES: tuple[Rule[Traced], ...] = (
@@ -225,10 +227,7 @@ RULES: tuple[Rule[Traced], ...] = (
         lambda found: found.each_read,
         "the server reads each client's statistics, without noise of clients",
         _in_words,
-        do=(
-            'Set exchange.encrypt = "statistics", and privacy.level = "record" or "client" for '
-            "noise."
-        ),
+        do=lambda found: f'Set exchange.encrypt = "statistics". {_noise(found)}',
     ),
     Rule(
         Verdict.WEAK,
