@@ -21,6 +21,7 @@ from key_folders import PASSPHRASE, cheap
 from torch import nn
 
 from securefl import Config, Task
+from securefl.audit.membership import shadows
 from securefl.crypto.one_time import OneTimeKey
 from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
@@ -92,7 +93,8 @@ def _quickly_hired():
     # The first optimiser of torch's loads its compiler.
     forking.set_forkserver_preload([worker_process.work.__module__, "torch._dynamo"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_process, "_SPAWN", forking)
+        for starting in (worker_process, shadows):
+            patch.setattr(starting, "_SPAWN", forking)
         yield
 
 
