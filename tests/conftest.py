@@ -22,7 +22,9 @@ from torch import nn
 
 from securefl import Config, Task
 from securefl.audit.membership import shadows
+from securefl.build import privacy as private
 from securefl.crypto.one_time import OneTimeKey
+from securefl.data.samples import TensorSamples
 from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.plain import PlainChannel
@@ -100,31 +102,50 @@ def _quickly_hired():
 
 @pytest.fixture(autouse=True, scope="session")
 def _tried_once():
-    """A model of the same values is tried side by side once: that is a third of a short run."""
-    found, try_now = {}, stacked._found_by_trying
+    """A model of the same values is tried once: side by side is a third of a short run."""
 
-    def known(clients):
-        values = _looked_at(clients)
-        if values is None:
-            return try_now(clients)
-        if values not in found:
-            found[values] = try_now(clients)
-        return found[values]
+    def independent(model, loss, data, clipping, *, frozen):
+        held = _looked_at(model, loss, data)
+        return held and (*held, repr(clipping), frozen)
+
+    def side_by_side(clients):
+        return _looked_at(clients.model, clients.training.loss, clients.data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stacked, "_found_by_trying", known)
+        for module, name, looked_at in (
+            (stacked, "_found_by_trying", side_by_side),
+            (private, "require_independent", independent),
+        ):
+            patch.setattr(module, name, _remembering(getattr(module, name), looked_at))
         yield
 
 
-def _looked_at(clients):
-    """Return all that this trial looks at; None where it cannot be compared."""
-    model, loss = clients.model, clients.training.loss
-    held = stacked._attributes((model, loss))
-    if not held or (isinstance(loss, nn.Module) and [*loss.buffers()]):
+def _remembering(ask, looked_at):
+    """Ask once about all that is looked at; and each time where it cannot be compared."""
+    found = {}
+
+    def known(*about, **more):
+        values = looked_at(*about, **more)
+        if values is None:
+            return ask(*about, **more)
+        if values not in found:
+            found[values] = ask(*about, **more)
+        return found[values]
+
+    return known
+
+
+def _looked_at(model, loss, data):
+    """Return model, loss and the first samples by their values; None where these are unknown."""
+    held, first = stacked._attributes((model, loss)), next(iter(data.values()))
+    if not held or not isinstance(first, TensorSamples):
         return None
-    loss = type(loss) if isinstance(loss, nn.Module) else loss
+    if isinstance(loss, nn.Module):
+        if [*loss.buffers()]:
+            return None
+        loss = type(loss)
     named = [*model.named_parameters(), *model.named_buffers()]
-    named += [("sample", value) for value in stacked._a_few(clients)]
+    named += [("sample", value) for value in first.take(torch.arange(min(16, len(first))))]
     if not isinstance(loss, Hashable) or any(v.dtype is torch.bfloat16 for _, v in named):
         return None
     values = [
