@@ -102,7 +102,7 @@ def _quickly_hired():
 
 @pytest.fixture(autouse=True, scope="session")
 def _tried_once():
-    """A model of the same values is tried once: side by side is a third of a short run."""
+    """Try a model of the same values once: a third of a short run is its trial side by side."""
 
     def independent(model, loss, data, clipping, *, frozen):
         held = _looked_at(model, loss, data)
