@@ -16,7 +16,7 @@ from typing import get_args
 import torch
 from torch import nn
 
-from securefl.build.simulation import simulated
+from securefl.build.job import job_of
 from securefl.data.catalogue import DATA_SETS, DataSet, Inputs
 from securefl.errors import ConfigError, DataError
 from securefl.models.build import build_model
@@ -118,7 +118,7 @@ def _reason(chosen: Settings) -> str:
         shape = (2, 64) if config.model.name == "mlp" else (2, 1, 8, 8)
         samples, public = ((x, LABELS) for x in (torch.zeros(shape), torch.ones(shape)))
         task = Task(_model(config), [samples] * 4, samples, public=public)
-        simulated(config, task)
+        job_of(config, task)
     except (ConfigError, DataError) as error:
         return str(error)
     return ""

@@ -72,8 +72,16 @@ def epsilon(
     counted = _counted(events)
     if counted is None:
         return math.inf
-    if not counted:
-        return 0.0
+    return _spent(tuple(counted), delta, accountant) if counted else 0.0
+
+
+@lru_cache(maxsize=1024)
+def _spent(
+    counted: tuple[tuple[SampledGaussian | Gaussian, int], ...],
+    delta: float,
+    accountant: Accountant,
+) -> float:
+    """Return ε: before and after each round, and at each site, the same one is asked for."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from dp_accounting.rdp import RdpAccountant
     from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon

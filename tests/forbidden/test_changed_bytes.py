@@ -124,18 +124,22 @@ def means_the_same(changed, text):
         return False
 
 
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "kind", [kind for kind in KINDS if kind.endswith(("authority", "certificate", "request"))]
 )
-def test_no_bit_of_a_certificate_can_be_turned(made, kind):
-    """Not even those around the signature, which a parser may take in more forms than one."""
+def test_no_bit_of_a_certificate_can_be_turned(made, kind, every):
+    """Not even those around the signature, which a parser may take in more forms than one.
+
+    Of every seven bits one is in each byte, at another place in it.
+    """
     path, parse = KINDS[kind]
     blocks = pem_blocks((made.root / path).read_text())
     assert len(blocks) == (1 if kind == "authority" else 2)
     for at, block in enumerate(blocks):
         first, *lines, last = block.splitlines()
         der = base64.b64decode("".join(lines))
-        for bit in range(8 * len(der)):
+        for bit in range(0, 8 * len(der), every):
             turned = bytearray(der)
             turned[bit // 8] ^= 1 << bit % 8
             body = textwrap.wrap(base64.b64encode(turned).decode(), 64)

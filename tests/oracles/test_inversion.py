@@ -502,7 +502,7 @@ def test_the_audited_model_is_left_as_it_was():
 @pytest.mark.slow
 def test_a_convolutional_network_gives_single_images_away():
     """With exact statistics, and with those of public images."""
-    found = attacked(target(name="cnn"), 8, 1, Search(200, 2), seed=0)
+    found = attacked(target(name="cnn"), 8, 1, Search(100, 2), seed=0)
     by = {name: one.score_NB.mean() for name, one in found.by.items()}
     assert by[Attacker.EXACT] >= max(20, by[Attacker.NONE] + 8)
     assert by[Attacker.PUBLIC] >= found.baseline.score_NB.mean() + 5

@@ -116,7 +116,9 @@ FEW = each((USUAL, LOCAL, CENTRAL), product(USUAL, LOCAL, CENTRAL))
 AROUND = BESIDE, POLICIES
 FEW_AROUND = each(AROUND, product(*AROUND))
 SEALED = *ALGORITHMS, {name: (f"exchange.encrypt={name}",) for name in ENCRYPT}
-FEW_SEALED = each(SEALED, product(*SEALED))
+SUMS = {name: POLICIES[name] for name in ("fedavg", "fedtan", "hbn")}
+FEW_SEALED = each((SUMS, *SEALED[1:]), product(SUMS, *SEALED[1:]))
+"""The others are sealed in `test_processes_grid`."""
 
 
 def settings_of(axes, names):

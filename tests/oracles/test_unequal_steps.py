@@ -38,7 +38,8 @@ def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, shar
     beside = STOPPED[solver]
     if reason(POLICIES[policy], beside):
         pytest.skip("refused together")
-    settings, job = [*POLICIES[policy], *beside, *UNEQUAL], task(sizes=(9, 30, 14, 4, 17))
+    settings = ["run.rounds=2", *POLICIES[policy], *beside, *UNEQUAL]
+    job = task(sizes=(9, 30, 14, 4, 17))
     if policy in ALONE:
         with pytest.raises(ConfigError, match="mixes into a client's batches what that client"):
             require_same(settings, job)

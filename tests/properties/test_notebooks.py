@@ -8,8 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from small_audit import TINY
 
 from securefl.audit import audits
+from securefl.audit.inversion.gradient_matching import Search
 from securefl.audit.tracing import setup
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +19,7 @@ NOTEBOOKS = runpy.run_path(str(ROOT / "docs/notebooks.py"))
 PATHS = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
 BY_NAME = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 FEW = setup.TracingEffort(trials=100, sizes=(16,), pool=600, public=300)
+SHORT = {"ROUNDS": 2, "SEARCH": Search(20, 1), "EFFORT": TINY}
 MAX_BYTES, MAX_CELLS = 300_000, 12
 
 
@@ -50,7 +53,7 @@ def names():
         found = {}
         for path in PATHS:
             notebook = copy.deepcopy(NOTEBOOKS["read"](path))
-            values = NOTEBOOKS["run_cells"](notebook, {"ROUNDS": 2} if path.stem == "audit" else {})
+            values = NOTEBOOKS["run_cells"](notebook, SHORT if path.stem == "audit" else {})
             found[path.stem] = {**values, "notebook": notebook}
         yield found
 

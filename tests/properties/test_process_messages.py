@@ -1,6 +1,6 @@
 """Whatever bytes come over a connection: they are what was sent, or they are refused.
 
-Ten thousand changed copies of every kind, of bundles in `make test-all`. What is signed, or held
+Thousands of changed copies of every kind, ten thousand in `make test-all`. What is signed, or held
 against what the receiver knows, is accepted unchanged or not at all; where something is only
 parsed, the test's name says so.
 """
@@ -47,6 +47,7 @@ from securefl.types import Kind, State
 from securefl_keys.bundle import SoundBundle
 from securefl_keys.live_keys import FolderKeeper
 
+COPIES = pytest.mark.parametrize("n", [2_500, pytest.param(10_000, marks=pytest.mark.full)])
 STATE = State(
     3,
     {
@@ -97,13 +98,14 @@ BODIES = [
 ]
 
 
+@COPIES
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
-def test_changed_bodies_are_parsed_as_their_kind_or_refused(body):
+def test_changed_bodies_are_parsed_as_their_kind_or_refused(body, n):
     """They have no signature of their own: within its bounds, a peer may say what it likes."""
     kind, content = type(body), body.to_bytes()
     assert bodies.parsed(kind, content, "peer") == bodies.parsed(kind, content, "peer")
     found = try_all(
-        content, lambda c: bodies.parsed(kind, c, "peer"), PeerError, mutate=mutated_json
+        content, lambda c: bodies.parsed(kind, c, "peer"), PeerError, n=n, mutate=mutated_json
     )
     for _, accepted in found:
         assert bodies.parsed(kind, accepted.to_bytes(), "peer") == accepted
@@ -383,7 +385,8 @@ def test_changed_ciphertexts_are_parsed_as_such_or_refused(key_set, federate):
 
 
 @pytest.mark.slow
-def test_no_changed_sum_opens(federate):
+@COPIES
+def test_no_changed_sum_opens(federate, n):
     """No signature is over a sum: any word of it that is changed spreads over all slots."""
     federation = federate()
     request = federation.collect().request()
@@ -393,12 +396,13 @@ def test_no_changed_sum_opens(federate):
         return federation.authority.opener.open(changed, request.expected.about, nonces, 24)
 
     assert opened(request.total).n_clients == 4
-    for changed, _ in try_all(request.total, opened, MessageRefused):
+    for changed, _ in try_all(request.total, opened, MessageRefused, n=n):
         assert changed == request.total
 
 
+@COPIES
 @pytest.mark.parametrize("blind", [False, True])
-def test_no_changed_request_is_opened(federate, blind):
+def test_no_changed_request_is_opened(federate, blind, n):
     """All of it is signed by the clients or held against what they have signed.
 
     What a server asks to read is sealed for clients where the authority's settings say so.
@@ -418,7 +422,7 @@ def test_no_changed_request_is_opened(federate, blind):
 
     assert parse(content) == request
     refusals = (PeerError, MessageRefused, OpeningRefused)
-    for changed, asked in try_all(content, parse, *refusals, mutate=mutated_json):
+    for changed, asked in try_all(content, parse, *refusals, n=n, mutate=mutated_json):
         assert asked.expected == request.expected
         assert asked.signers == {name: terms[name] for name in asked.signers}
         signed = {(one.signed, one.signature) for one in asked.signed}

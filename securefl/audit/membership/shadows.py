@@ -32,6 +32,7 @@ from securefl.simulation.processes.worker_process import deaf_to_interrupts
 from securefl.task import Task
 
 MOST_PARTS = 8
+_SPAWN = multiprocessing.get_context("spawn")
 OnShadow = Callable[[int, int], None]
 """Callback with how many models are done, and of how many."""
 _Job = tuple[Config, Task, Candidates, NDArray[np.bool_]]
@@ -116,9 +117,8 @@ def _done(jobs: list[_Job], workers: int) -> Iterator[Phi]:
     if workers == 1:
         yield from map(_shadow, jobs)
         return
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    with ProcessPoolExecutor(workers, context, _begin, (stop,)) as processes:
+    stop = _SPAWN.Event()
+    with ProcessPoolExecutor(workers, _SPAWN, _begin, (stop,)) as processes:
         try:
             with deaf_to_interrupts():
                 shadows = processes.map(_shadow, jobs)
