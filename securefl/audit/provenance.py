@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from securefl.audit.findings import MAX_BYTES, PAGE, is_of_report
-from securefl.crypto.artefact import digest
+from securefl.audit.findings import MAX_BYTES, PAGE, is_of_report, page_differs
 from securefl.data.samples import ClientData, samples
 from securefl.errors import ConfigError, OpeningRefused, RunFolderError
 from securefl.exchange.policy import Policy, require_clients
@@ -376,7 +375,7 @@ def differences(
     """Return in words each file of a run that is not as it was when these findings were made.
 
     `page` names the report's page in the folder; None where it lies elsewhere. `html` is that
-    page, which the findings have the digest of; None where it is not asked about.
+    page, which must be of these findings (`page_differs`); None where it is not asked about.
 
     Raises:
         RunFolderError: the findings name no files, or a file cannot be read.
@@ -386,9 +385,9 @@ def differences(
     if not isinstance(files, dict) or not files:
         raise RunFolderError("the findings name no files of the run: audit it anew")
     now = dict(digests(folder, page))
-    changed = html is not None and found.get("page") != digest(html)
+    page_and_json = "" if html is None else page_differs(html, findings)
     return [
-        *(["the report's page: not the one that was written with these findings"] * changed),
+        *([page_and_json] if page_and_json else []),
         *(f"{name}: missing" for name in files.keys() - now.keys()),
         *(f"{name}: changed" for name in files.keys() & now.keys() if files[name] != now[name]),
         *(f"{name}: was not there" for name in now.keys() - files.keys()),

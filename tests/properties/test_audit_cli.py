@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,11 +76,15 @@ def test_a_run_is_audited_from_end_to_end_and_the_same_twice(made_run, tmp_path,
         hashlib.sha256((tmp_path / f"{n}.html").read_bytes()).hexdigest() for n in ("one", "two")
     ]
     assert pages == [found["page"], again["page"]]
+    made_of = [
+        re.findall(r'id="findings">(\w{64})<', (tmp_path / f"{n}.html").read_text())[0]
+        for n in ("one", "two")
+    ]
     for kind in ("json", "html"):  # but for the time at which each was made
         one, two = ((tmp_path / f"{name}.{kind}").read_text() for name in ("one", "two"))
         for said in ('"made": "{}"', "{}, by SecureFL"):
             one = one.replace(said.format(times[0]), said.format(times[1]))
-        assert one.replace(*pages) == two
+        assert one.replace(*pages).replace(*made_of) == two
     assert (found["run"], found["effort"], found["seed"]) == ("fedavg-mlp-batch", "quick", 5)
     assert list(found["chapters"]) == SECTIONS
     for section in found["chapters"].values():

@@ -205,6 +205,16 @@ def test_a_report_that_nobody_signed_is_refused(report, consortium):
         assert failed.exit_code != 0
         assert "page: not the one that was written with these findings" in failed.output
     page.write_bytes(honest)
+    numbers = report / "audit.json"
+    found = numbers.read_bytes()
+    for said, other in ((b'"weak"', b'"holds"'), (b'"roster_version": ', b'"roster_version": 9')):
+        numbers.write_bytes(found.replace(said, other, 1))
+        assert numbers.read_bytes() != found
+        for options in ways:
+            failed = invoke(report, *options)
+            assert failed.exit_code != 0
+            assert "JSON: not the findings that the page was made of" in failed.output
+    numbers.write_bytes(found)
     (report / "metrics.jsonl").write_text("{}")
     for options in ways:
         failed = invoke(report, *options)
