@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -154,17 +155,27 @@ def compare(folder: Path, page: Path, *, why: str) -> None:
     click.echo(f"{why}\n{page} and each file of {folder} are as {numbers} says.")
 
 
-def sign(
-    folder: Path, page: Path, keys: Path, place: Path, passphrase_file: Path | None
-) -> tuple[Path, bytes]:
+class Signing(NamedTuple):
+    """Whoever signs a report."""
+
+    identity: Path
+    passphrase_file: Path | None
+    read: bool
+    """True where they say beforehand that they have read it."""
+
+
+def sign(folder: Path, page: Path, keys: Path, by: Signing) -> tuple[Path, bytes]:
     """Sign a report that is there, of a run that is as it says; return the signature and its place.
 
-    Its verdicts, by the numbers and not by the page, are said on stderr.
+    Its verdicts, by the numbers, are said on stderr before anything is signed, and whoever signs is
+    asked whether they have read these.
 
     Raises:
         KeyFileError: the identity is of no member, or `keys` is no consortium's folder.
         RunFolderError: there is no report, or a file cannot be read.
-        ClickException: a file of the run is another than when it was audited.
+        ConfigError: nobody answers.
+        ClickException: a file of the run is another than when it was audited, or the verdicts are
+            not those that were read.
     """
     from securefl.audit.findings import signature_of, verdicts_in
     from securefl.errors import UnknownClient
@@ -179,7 +190,13 @@ def sign(
             f"{folder}: not as {page.with_suffix('.json')} says, so nothing was signed: {changed}\n"
             f"{IF_IT_DIFFERS}"
         )
-    identity = load_identity(place, read_passphrase(passphrase_file, confirm=False))
+    numbers = page.with_suffix(".json")
+    click.echo(f"Verdicts of {numbers}:", err=True)
+    for title, said in verdicts_in(files[numbers.name]).items():
+        click.echo(printable(f"  {said.upper():7} {title}"), err=True)
+    if not by.read:
+        _require_read(page)
+    identity = load_identity(by.identity, read_passphrase(by.passphrase_file, confirm=False))
     try:
         holder = own_certificate(identity, roster)
     except UnknownClient as error:
@@ -187,12 +204,20 @@ def sign(
             f"{error}, by roster version {roster.file.version} in {keys}: where it joined since, "
             "take the newest bundle (securefl keys export --out NEW-FOLDER)"
         ) from error
-    numbers = page.with_suffix(".json")
-    verdicts = "; ".join(
-        f"{title}: {said}" for title, said in verdicts_in(files[numbers.name]).items()
-    )
-    click.echo(printable(f"Signed are the verdicts of {numbers}: {verdicts}"), err=True)
     return signature_of(page, holder.name), SignedReport.signing(identity, files).encode()
+
+
+def _require_read(page: Path) -> None:
+    """Ask whether the verdicts that were said are those that were read; raises as `sign`."""
+    from securefl.errors import ConfigError
+
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{page}: nobody at a terminal says that these verdicts were read, so nothing was "
+            "signed: give --yes where they were"
+        )
+    if not click.confirm(f"Are these the verdicts that you have read in {page}?", err=True):
+        raise click.ClickException(f"{page}: nothing was signed: read it first")
 
 
 def _signers(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from audited_runs import expected, settings, task_of
@@ -34,6 +35,7 @@ from securefl.network.models_shown import CONTRADICTION, Contradiction, Said
 from securefl.runs.folder_files import OPENINGS
 from securefl.runs.folder_reader import read_rows, read_run
 from securefl.runs.session import PROCESSES
+from securefl_cli import audit_report
 from securefl_cli.audit_report import auditor
 from securefl_cli.main import main
 from securefl_keys.identity import load_identity
@@ -142,10 +144,11 @@ def invoke(*arguments):
     return CliRunner().invoke(main, ["audit", *map(str, arguments)])
 
 
-def signing(consortium, words, name):
-    """Return the options by which a client signs."""
+def signing(consortium, words, name, *more):
+    """Return the options by which a client signs that has read the report."""
     words.write_text(f"of {name}")
-    return "--keys", consortium.keys, "--sign", consortium.root / name, "--passphrase-file", words
+    identity = ("--sign", consortium.root / name, "--passphrase-file", words)
+    return "--keys", consortium.keys, *identity, *(more or ("--yes",))
 
 
 @pytest.fixture
@@ -233,7 +236,7 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
     for name in (first, second):
         done = invoke(report, *signing(consortium, tmp_path / "words", name))
         assert done.exit_code == 0, done.output
-        assert "audit.json: Bounds on ε: open; Encryption: holds; " in done.output
+        assert "audit.json:\n  OPEN    Bounds on ε\n  HOLDS   Encryption\n" in done.output
     for name in (*content, f"audit.{first}.sig", f"audit.{second}.sig"):
         assert (report / name).stat().st_mode & 0o077 == 0
     (report / f"audit.{first}.sig").rename(report / "audit.sig")  # as an older release called it
@@ -265,6 +268,32 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
     assert "was revoked" in revoked.output
     assert f"Signatures that hold:\n  {second} (client)" in revoked.output
     assert invoke(report, *bundle).exit_code == 0  # an older bundle says which one it is
+
+
+def test_verdicts_are_shown_and_asked_about_before_anything_is_signed(
+    report, consortium, tmp_path, monkeypatch
+):
+    """Nobody at a terminal, or a no: no signature, and no passphrase is read."""
+    asked = signing(consortium, tmp_path / "words", CLIENTS[0])[:-1]
+    shown = "audit.json:\n  OPEN    Bounds on ε\n"
+    piped = CliRunner().invoke(main, ["audit", str(report), *map(str, asked)], input="y\n")
+    assert (piped.exit_code, piped.stdout) == (2, "")
+    assert "give --yes where they were" in piped.stderr
+    on_one = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(audit_report, "sys", on_one)
+    (tmp_path / "words").write_text("another's")
+    refused = CliRunner().invoke(main, ["audit", str(report), *map(str, asked)], input="n\n")
+    assert refused.exit_code == 1
+    assert "nothing was signed: read it first" in refused.stderr
+    assert not list(report.glob("*.sig"))
+    (tmp_path / "words").write_text(f"of {CLIENTS[0]}")
+    done = CliRunner().invoke(main, ["audit", str(report), *map(str, asked)], input="y\n")
+    assert done.exit_code == 0, done.output
+    for told in (piped, refused, done):
+        assert shown in told.stderr
+    assert done.stderr.index(shown) < done.stderr.index("Are these the verdicts that you have read")
+    assert (report / f"audit.{CLIENTS[0]}.sig").exists()
+    assert invoke(report, "--yes").exit_code == 2
 
 
 def every_changed_file_is_named(folder, bundle):
