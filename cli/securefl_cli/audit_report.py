@@ -126,6 +126,45 @@ def _read(page: Path) -> dict[str, bytes]:
     return {path.name: read_file(path) for path in (page, page.with_suffix(".json"))}
 
 
+def _roster_of(page: Path, files: Mapping[str, bytes], keys: Path) -> VerifiedRoster:
+    """Return the roster of `keys`, found to be of the consortium that the report names.
+
+    Raises:
+        KeyFileError: `keys` is no consortium's folder.
+        ForeignAuthority: the report names another certificate authority.
+        RunFolderError: the report is none.
+    """
+    from securefl.audit.provenance import certifiers_in
+    from securefl.errors import ForeignAuthority, RunFolderError
+    from securefl.io.text import printable
+    from securefl_keys.roster import load_roster
+
+    roster, numbers = load_roster(keys), page.with_suffix(".json")
+    try:
+        named = certifiers_in(files[numbers.name])
+    except RunFolderError as error:
+        raise RunFolderError(f"{numbers}: {error}\n{IF_IT_DIFFERS}") from error
+    if others := named - {roster.ca.fingerprint}:
+        raise ForeignAuthority(
+            printable(
+                f"{numbers} is of the certificate authority {', '.join(sorted(others))}, and "
+                f"{keys} of {roster.ca.fingerprint}, {roster.ca.name!r}: give the folder or bundle "
+                "of the run's own consortium"
+            )
+        )
+    return roster
+
+
+def _consortium_said(roster: VerifiedRoster, numbers: bytes) -> str:
+    """Return in words whose roster it is, and whether the report names the same authority."""
+    from securefl.audit.provenance import certifiers_in
+
+    ca = f"{roster.ca.name}, certificate authority SHA-256 {roster.ca.fingerprint}"
+    if certifiers_in(numbers):
+        return f"{ca}, as in the report"
+    return f"{ca}; the report names none, since it was made without --keys"
+
+
 def _changed(folder: Path, page: Path, files: Mapping[str, bytes]) -> str:
     """Return in words each file of a run, or page, not as the report's findings say; or nothing.
 
@@ -171,7 +210,8 @@ def sign(folder: Path, page: Path, keys: Path, by: Signing) -> tuple[Path, bytes
     asked whether they have read these.
 
     Raises:
-        KeyFileError: the identity is of no member, or `keys` is no consortium's folder.
+        KeyFileError: the identity is of no member, or `keys` not the folder of the report's
+            consortium.
         RunFolderError: there is no report, or a file cannot be read.
         ConfigError: nobody answers.
         ClickException: a file of the run is another than when it was audited, or the verdicts are
@@ -181,17 +221,18 @@ def sign(folder: Path, page: Path, keys: Path, by: Signing) -> tuple[Path, bytes
     from securefl.errors import UnknownClient
     from securefl.io.text import printable
     from securefl_keys.identity import load_identity
-    from securefl_keys.roster import load_roster
     from securefl_keys.signed_report import SignedReport, own_certificate
 
-    roster, files = load_roster(keys), _read(page)
+    files = _read(page)
+    roster = _roster_of(page, files, keys)
     if changed := _changed(folder, page, files):
         raise click.ClickException(
             f"{folder}: not as {page.with_suffix('.json')} says, so nothing was signed: {changed}\n"
             f"{IF_IT_DIFFERS}"
         )
     numbers = page.with_suffix(".json")
-    click.echo(f"Verdicts of {numbers}:", err=True)
+    consortium = _consortium_said(roster, files[numbers.name])
+    click.echo(f"Consortium: {consortium}\nVerdicts of {numbers}:", err=True)
     for title, said in verdicts_in(files[numbers.name]).items():
         click.echo(printable(f"  {said.upper():7} {title}"), err=True)
     if not by.read:
@@ -251,12 +292,11 @@ def checked(folder: Path, page: Path, keys: Path | None) -> dict[str, Any]:
     """Return what `compare` or, with keys, `verify` finds, for programs; no problem where all hold.
 
     Raises:
-        KeyFileError: `keys` is no consortium's folder.
+        KeyFileError: `keys` is not the folder of the report's consortium.
         RunFolderError: a file is missing, or cannot be read.
     """
-    from securefl_keys.roster import load_roster
-
-    files, roster = _read(page), load_roster(keys) if keys else None
+    files = _read(page)
+    roster = _roster_of(page, files, keys) if keys else None
     signers, problems = _signers(page, files, roster) if roster else ([], [])
     if roster and not (signers or problems):
         problems.append(f"{page}: not signed; no signature lies beside it")
@@ -267,6 +307,7 @@ def checked(folder: Path, page: Path, keys: Path | None) -> dict[str, Any]:
         "numbers": page.with_suffix(".json"),
         "signatures_checked": roster is not None,
         "roster_version": roster and roster.file.version,
+        "certificate_authority": roster and roster.ca.fingerprint,
         "signed_by": signers,
         "problems": problems,
     }
@@ -278,14 +319,13 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
     Of a report that nobody signed, `compare` says what it can, and it is refused.
 
     Raises:
-        KeyFileError: `keys` is no consortium's folder.
+        KeyFileError: `keys` is not the folder of the report's consortium.
         RunFolderError: a file is missing, or cannot be read.
         ClickException: a signature does not hold, or a file of the run is another than when it
             was audited.
     """
-    from securefl_keys.roster import load_roster
-
-    roster, files = load_roster(keys), _read(page)
+    files = _read(page)
+    roster = _roster_of(page, files, keys)
     signers, wrong = _signers(page, files, roster)
     signed = [
         f"  {of['name']} ({of['role']}), by its own clock on {of['signed']}, certificate "
@@ -293,8 +333,9 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
         for of in signers
     ]
     by = (
-        f"Checked by roster version {roster.file.version} of {roster.ca.name}, signed on "
-        f"{roster.file.created}: it knows of no later revocation, so ask for the newest bundle."
+        f"Checked by roster version {roster.file.version} of "
+        f"{_consortium_said(roster, files[page.with_suffix('.json').name])}. The roster was signed "
+        f"on {roster.file.created} and knows of no later revocation, so ask for the newest bundle."
     )
     if not (signed or wrong):
         compare(folder, page, why=f"{page}: not signed; no signature lies beside it.")

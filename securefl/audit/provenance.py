@@ -394,6 +394,20 @@ def differences(
     ]
 
 
+def certifiers_in(findings: bytes) -> set[str]:
+    """Return the SHA-256 of the certificate authority in a report's JSON; none without --keys.
+
+    Raises:
+        RunFolderError: it is no report's.
+    """
+    found = parsed(TypeAdapter(dict[str, Any]), findings, RunFolderError)
+    try:
+        parties = found["provenance"]["parties"]
+        return {str(p["fingerprint"]) for p in parties if p["role"] == CERTIFIER}
+    except (LookupError, TypeError) as error:
+        raise RunFolderError(f"the findings name no parties ({error}): audit it anew") from error
+
+
 def read_file(path: Path) -> bytes:
     """Return the bytes of a file that an audit left; RunFolderError where it cannot be read."""
     try:

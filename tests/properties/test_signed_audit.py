@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from audited_runs import expected, settings, task_of
 from click.testing import CliRunner
-from consortium_files import BUNDLES, CLIENTS, SERVER, revoke
+from consortium_files import BUNDLES, CLIENTS, SERVER, make_consortium, revoke
 from made_findings import FINDINGS
 
 import securefl
@@ -250,7 +250,11 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
         (first, second), "client"
     )
     assert (found["problems"], found["roster_version"]) == ([], version)
-    assert f"Checked by roster version {version} of Nord" in checked.output
+    ca = consortium.ca.fingerprint
+    assert found["certificate_authority"] == ca
+    named = f"of Nord, certificate authority SHA-256 {ca}, as in the report"
+    assert f"Checked by roster version {version} {named}" in checked.output
+    assert named.removeprefix("of ") in done.stderr
     assert "ask for the newest bundle" in checked.output
     assert "is signed (audit." in invoke(report, *keys).output  # and not written over
     assert {name: (report / name).read_bytes() for name in content} == content
@@ -294,6 +298,27 @@ def test_verdicts_are_shown_and_asked_about_before_anything_is_signed(
     assert done.stderr.index(shown) < done.stderr.index("Are these the verdicts that you have read")
     assert (report / f"audit.{CLIENTS[0]}.sig").exists()
     assert invoke(report, "--yes").exit_code == 2
+
+
+def test_another_consortium_of_the_same_name_neither_signs_nor_checks(report, consortium, tmp_path):
+    """Both authorities are named by their fingerprints; a report that names none says so."""
+    other = make_consortium(tmp_path / "other")
+    assert other.ca.name == consortium.ca.name
+    words = tmp_path / "words"
+    for ways in (
+        signing(other, words, CLIENTS[0]),
+        ("--keys", other.keys, "--verify"),
+        ("--keys", other.bundle("client"), "--verify", "--json"),
+    ):
+        refused = invoke(report, *ways)
+        assert refused.exit_code != 0
+        assert f"is of the certificate authority {consortium.ca.fingerprint}, " in refused.output
+        assert f" of {other.ca.fingerprint}, 'Nord': give the folder" in refused.output
+    assert not list(report.glob("*.sig"))
+    assert invoke(report).exit_code == 0  # without --keys
+    done = invoke(report, *signing(other, words, CLIENTS[0]))
+    assert done.exit_code == 0, done.output
+    assert f"{other.ca.fingerprint}; the report names none, since it was made" in done.output
 
 
 def every_changed_file_is_named(folder, bundle):
