@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from securefl.audit.provenance import Auditor, Party
     from securefl.exchange.card_keys import CardKeys
     from securefl_keys.certificates import HolderCertificate
+    from securefl_keys.identity import Identity
     from securefl_keys.roster import VerifiedRoster
 
 
@@ -245,7 +246,30 @@ def sign(folder: Path, page: Path, keys: Path, by: Signing) -> tuple[Path, bytes
             f"{error}, by roster version {roster.file.version} in {keys}: where it joined since, "
             "take the newest bundle (securefl keys export --out NEW-FOLDER)"
         ) from error
-    return signature_of(page, holder.name), SignedReport.signing(identity, files).encode()
+    path = signature_of(page, holder.name)
+    _require_own(path, identity)
+    return path, SignedReport.signing(identity, files).encode()
+
+
+def _require_own(path: Path, identity: Identity) -> None:
+    """Raise FileSignatureRefused where a signature of another certificate lies there already."""
+    from securefl.audit.provenance import read_file
+    from securefl.crypto.artefact import digest
+    from securefl.errors import FileSignatureRefused, KeyFileError
+    from securefl_keys.certificate_form import der_of, read_pem
+    from securefl_keys.signed_report import signer_of
+
+    if not path.exists():
+        return
+    try:
+        there = signer_of(read_file(path).decode(errors="replace"))
+    except KeyFileError:
+        there = "that cannot be read"
+    if there != (mine := digest(der_of(read_pem(identity.certificate_pem)))):
+        raise FileSignatureRefused(
+            f"{path}: of a certificate {there}, and yours is {mine}: it is not written over; move "
+            "it away, if it is no longer needed, and sign again"
+        )
 
 
 def _require_read(page: Path) -> None:

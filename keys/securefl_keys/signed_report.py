@@ -116,6 +116,16 @@ def verified_report(text: str, files: Mapping[str, bytes], roster: VerifiedRoste
     return ReportSigner(holder, digest(der_of(holder.certificate)), report.signed)
 
 
+def signer_of(text: str) -> str:
+    """Return the SHA-256 of the certificate in a signature's file, which nobody has checked.
+
+    Raises:
+        KeyFileError: no such file.
+    """
+    report = parsed_file(SignedReport, text, "no signature of a report", _ANEW)
+    return digest(der_of(read_pem(report.certificate)))
+
+
 def own_certificate(identity: Identity, roster: VerifiedRoster) -> HolderCertificate:
     """Return the certificate of an identity, found to be of a member now.
 

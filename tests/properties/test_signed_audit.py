@@ -321,6 +321,27 @@ def test_another_consortium_of_the_same_name_neither_signs_nor_checks(report, co
     assert f"{other.ca.fingerprint}; the report names none, since it was made" in done.output
 
 
+def test_a_signature_of_another_certificate_is_not_written_over(report, consortium, tmp_path):
+    """Of the same name in another consortium, or no signature at all; one's own is made anew."""
+    own, other = signing(consortium, tmp_path / "words", CLIENTS[0]), tmp_path / "other"
+    assert invoke(report, *own).exit_code == 0
+    assert invoke(report, *own).exit_code == 0
+    (path,) = report.glob("*.sig")
+    kept = path.read_bytes()
+    foreign = make_consortium(other)
+    bare = invoke(report, "--out", tmp_path / "bare.html")  # without --keys
+    assert bare.exit_code == 0, bare.output
+    place = tmp_path / path.name.replace("audit.", "bare.")
+    for content in (kept, b"a note"):
+        place.write_bytes(content)
+        options = ("--out", tmp_path / "bare.html")
+        refused = invoke(report, *options, *signing(foreign, tmp_path / "words", CLIENTS[0]))
+        assert refused.exit_code != 0
+        assert "it is not written over; move it away" in refused.output
+        assert place.read_bytes() == content
+    assert path.read_bytes() == kept
+
+
 def every_changed_file_is_named(folder, bundle):
     for path in sorted(folder.iterdir()):
         content = path.read_bytes()
