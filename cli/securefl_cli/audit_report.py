@@ -11,9 +11,10 @@ import click
 from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from securefl.audit.provenance import Auditor, Party
+    from securefl.errors import KeyFileError
     from securefl.exchange.card_keys import CardKeys
     from securefl_keys.certificates import HolderCertificate
     from securefl_keys.identity import Identity
@@ -117,6 +118,14 @@ def page_in(page: Path, folder: Path) -> str | None:
 IF_IT_DIFFERS = (
     "Sign nothing, and use neither run nor report: ask whoever made the report for both again, and "
     "tell those who signed (docs/officer.md, If it differs)."
+)
+IF_REVOKED = (
+    "Files are as they were signed; what fails is a signer. Have another member read and sign the "
+    "report: nothing has to be audited anew."
+)
+IF_UNLISTED = (
+    "Files are as they were signed; what fails is a signer, who may have joined later: ask for the "
+    "newest bundle, and check again."
 )
 
 
@@ -287,19 +296,19 @@ def _require_read(page: Path) -> None:
 
 def _signers(
     page: Path, files: Mapping[str, bytes], roster: VerifiedRoster
-) -> tuple[list[dict[str, str]], list[str]]:
-    """Return who has signed a report, and why other signatures do not hold."""
+) -> tuple[list[dict[str, str]], dict[str, KeyFileError]]:
+    """Return who has signed a report, and why other signatures, by their files, do not hold."""
     from securefl.audit.findings import signatures
     from securefl.audit.provenance import read_file
     from securefl.errors import KeyFileError
     from securefl_keys.signed_report import verified_report
 
-    signers, wrong = list[dict[str, str]](), list[str]()
+    signers, wrong = list[dict[str, str]](), dict[str, KeyFileError]()
     for path in signatures(page):
         try:
             signer = verified_report(read_file(path).decode(errors="replace"), files, roster)
         except KeyFileError as error:
-            wrong.append(f"{path.name}: {error}")
+            wrong[path.name] = error
             continue
         found = {
             "name": signer.holder.name,
@@ -312,6 +321,36 @@ def _signers(
     return signers, wrong
 
 
+def _problems(
+    folder: Path,
+    page: Path,
+    files: Mapping[str, bytes],
+    signers: Sequence[Mapping[str, str]],
+    wrong: Mapping[str, KeyFileError],
+) -> tuple[list[str], str]:
+    """Return each signature that does not hold and each file that differs, and what to do."""
+    advice = _advice(wrong.values())
+    problems = [f"{name}: {error}" for name, error in wrong.items()]
+    # Where no signature is of these files, the report may be anybody's: what it says of the run's
+    # is worth nothing.
+    as_signed = signers or advice != IF_IT_DIFFERS
+    if as_signed and (changed := _changed(folder, page, files)):
+        problems.append(f"{folder}: not as it was audited: {changed}")
+        advice = IF_IT_DIFFERS
+    return problems, advice
+
+
+def _advice(wrong: Iterable[KeyFileError]) -> str:
+    """Return what to do about these signatures, of files that are as they were signed."""
+    from securefl.errors import CertificateRevoked, UnknownClient
+
+    kinds = {type(error) for error in wrong}
+    if not kinds <= {CertificateRevoked, UnknownClient}:
+        return IF_IT_DIFFERS
+    by_kind = {CertificateRevoked: IF_REVOKED, UnknownClient: IF_UNLISTED}
+    return " ".join(words for kind, words in by_kind.items() if kind in kinds)
+
+
 def checked(folder: Path, page: Path, keys: Path | None) -> dict[str, Any]:
     """Return what `compare` or, with keys, `verify` finds, for programs; no problem where all hold.
 
@@ -321,11 +360,10 @@ def checked(folder: Path, page: Path, keys: Path | None) -> dict[str, Any]:
     """
     files = _read(page)
     roster = _roster_of(page, files, keys) if keys else None
-    signers, problems = _signers(page, files, roster) if roster else ([], [])
-    if roster and not (signers or problems):
+    signers, wrong = _signers(page, files, roster) if roster else ([], {})
+    problems, _ = _problems(folder, page, files, signers, wrong)
+    if roster and not (signers or wrong):
         problems.append(f"{page}: not signed; no signature lies beside it")
-    if (signers or keys is None) and (changed := _changed(folder, page, files)):
-        problems.append(f"{folder}: not as it was audited: {changed}")
     return {
         "report": page,
         "numbers": page.with_suffix(".json"),
@@ -367,10 +405,8 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
             "nobody has signed this report, so whoever can write it can change findings and files "
             "alike: have it signed, with --sign"
         )
-    # Where no signature holds, the report may be anybody's: what it says of files is worth nothing.
-    if signed and (changed := _changed(folder, page, files)):
-        wrong.append(f"{folder}: not as it was audited: {changed}")
-    if wrong:
+    problems, advice = _problems(folder, page, files, signers, wrong)
+    if problems:
         holding = "\n".join(["Signatures that hold:", *signed, ""]) if signed else ""
-        raise click.ClickException("\n".join([holding + "; ".join(wrong), by, IF_IT_DIFFERS]))
+        raise click.ClickException("\n".join([holding + "; ".join(problems), by, advice]))
     click.echo("\n".join([f"{page} and each file of {folder} are as signed by:", *signed, by]))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from audited_runs import expected, settings, task_of
 from click.testing import CliRunner
-from consortium_files import BUNDLES, CLIENTS, SERVER, make_consortium, revoke
+from consortium_files import BUNDLES, CLIENTS, SERVER, joined, make_consortium, revoke
 from made_findings import FINDINGS
 
 import securefl
@@ -269,9 +269,42 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
         [second],
     )
     assert "was revoked" in problem
-    assert "was revoked" in revoked.output
+    assert "was revoked, and nobody knows when" in revoked.output
+    assert "Have another member read and sign the report" in revoked.output
+    assert "use neither run nor report" not in revoked.output
+    assert "sign it anew" not in revoked.output
+    (report / "metrics.jsonl").write_text("{}")
+    assert "use neither run nor report" in invoke(report, *keys, "--verify").output
     assert f"Signatures that hold:\n  {second} (client)" in revoked.output
-    assert invoke(report, *bundle).exit_code == 0  # an older bundle says which one it is
+    older = invoke(report, *bundle)  # an older bundle knows of no revocation, and says which it is
+    assert "metrics.jsonl: changed" in older.output
+    assert "revoked" not in older.output.replace("no later revocation", "")
+
+
+def test_a_member_whom_the_roster_does_not_list_is_no_signer(report, consortium, tmp_path):
+    """Of a bundle of before it joined: said so, and no word on files that differ."""
+    joined(consortium.keys, tmp_path, "olga", "of olga", "officer")
+    words = tmp_path / "words"
+    words.write_text("of olga")
+    identity = ("--sign", tmp_path / "olga", "--passphrase-file", words, "--yes")
+    done = invoke(report, "--keys", consortium.keys, *identity)
+    assert done.exit_code == 0, done.output
+    checked = ("--keys", consortium.bundle("client"), "--verify")
+    version = load_roster(consortium.bundle("client")).file.version
+    refused = invoke(report, *checked)
+    assert refused.exit_code != 0
+    assert f"audit.olga.sig: 'olga' is not listed by roster version {version}" in refused.output
+    assert "ask for the newest bundle, and check again" in refused.output
+    assert "use neither run nor report" not in refused.output
+    told = json.loads(invoke(report, *checked, "--json").stdout)
+    assert (told["signed_by"], len(told["problems"])) == ([], 1)
+    assert "olga (officer)" in invoke(report, "--keys", consortium.keys, "--verify").output
+    revoke(consortium.keys, "olga")  # the only signer: its files are compared all the same
+    alone = invoke(report, "--keys", consortium.keys, "--verify")
+    assert alone.exit_code != 0
+    assert "Have another member read and sign the report" in alone.output
+    (report / "metrics.jsonl").write_text("{}")
+    assert "metrics.jsonl: changed" in invoke(report, "--keys", consortium.keys, "--verify").output
 
 
 def test_verdicts_are_shown_and_asked_about_before_anything_is_signed(
