@@ -1,6 +1,7 @@
 """`securefl audit`: views of each party of a run, attacks on them, and promises to hold against."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -31,7 +32,7 @@ from securefl_cli.progress import steps_bar
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
 @sites_option(
     "The file of each site, where they have their own data: on one machine, as in a rehearsal, and "
-    "with the server's, if it needs one."
+    "with the server's, if it needs one. Without them logs alone are audited."
 )
 @allowed_model_option
 @click.option(
@@ -116,7 +117,6 @@ def audit(  # noqa: PLR0913  (a command has its options)
     from securefl.audit.audits import FULL, QUICK, audit_run
     from securefl.audit.findings import PAGE
     from securefl.audit.page import html_page, in_terminal
-    from securefl.runs.folder_reader import read_config
 
     page = out or run_folder / PAGE
     if yes and not sign:
@@ -135,8 +135,8 @@ def audit(  # noqa: PLR0913  (a command has its options)
     if task and sites:
         raise click.UsageError("--task or --site: a run has one task")
     own_task = own_task_of(task) if task else None
-    if sites:
-        own_task = Own(sites, model).task(read_config(run_folder))
+    if found := Own(sites, model).recorded(run_folder):
+        own_task, by = found.task, replace(by, recorded=found.same)
     effort = QUICK if quick else FULL
     with steps_bar() as on_step:
         findings = audit_run(run_folder, effort, task=own_task, seed=seed, on_step=on_step, by=by)

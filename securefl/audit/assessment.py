@@ -90,9 +90,10 @@ def _processing(found: FolderEvidence, of: Provenance) -> Iterator[tuple[str, st
     """Yield processing, purpose and data subjects."""
     run = found.run
     simulated = f"{SIMULATED} " if of.simulated else ""
-    n_train = sum(count.train for count in of.data.values())
+    n_train = sum(count.train or 0 for count in of.data.values())
     n_test = of.shared_test + sum(count.test or 0 for count in of.data.values())
     tests = ", one set that all share" if of.shared_test else ""
+    records = f"{n_train:,} records train, and {n_test:,} test{tests}" if n_train else "Records"
     yield (
         "Processing (7 a)",
         (
@@ -106,7 +107,7 @@ def _processing(found: FolderEvidence, of: Provenance) -> Iterator[tuple[str, st
     yield (
         "Data subjects (7 a)",
         (
-            f"{simulated}{n_train:,} records train, and {n_test:,} test{tests}. How many persons "
+            f"{simulated}{of.with_origin(records)}. How many persons "
             "these are, their categories, and whether any is of a special category (Art. 9): "
             f"{YOURS.lower()}"
         ),
