@@ -120,8 +120,8 @@ IF_IT_DIFFERS = (
     "tell those who signed (docs/officer.md, If it differs)."
 )
 IF_REVOKED = (
-    "Files are as they were signed; what fails is a signer. Have another member read and sign the "
-    "report: nothing has to be audited anew."
+    "Files are as they were signed; what fails is a signer. Move that signature away, and have "
+    "another member read and sign the report: nothing has to be audited anew."
 )
 IF_UNLISTED = (
     "Files are as they were signed; what fails is a signer, who may have joined later: ask for the "

@@ -222,6 +222,11 @@ class Provenance:
         """Return words on data, with those on their origin where it is not known."""
         return f"{data}, {self.unproven}" if self.unproven else data
 
+    @property
+    def logs_alone(self) -> bool:
+        """True where whoever audited had no data."""
+        return any(count.train is None for count in self.data.values())
+
     def as_json(self) -> dict[str, Any]:
         """Return everything, for the audit's JSON file."""
         return asdict(self)

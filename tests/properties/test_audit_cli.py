@@ -334,6 +334,7 @@ def test_logs_alone_are_audited_where_no_data_are_given(sites_run, tmp_path):
     assert {of["train"] for of in found["provenance"]["data"].values()} == {None}
     page = (sites_run / "audit.html").read_text()
     assert "Records, not known: no data were given to this audit. How many persons" in page
+    assert "Holds the run&#39;s folder. Who that is" in page
     assert verdicts(rows[1:])["chapters"]["exposure"]["verdict"] == "leaks"
 
 

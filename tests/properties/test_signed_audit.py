@@ -270,7 +270,7 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
     )
     assert "was revoked" in problem
     assert "was revoked, and nobody knows when" in revoked.output
-    assert "Have another member read and sign the report" in revoked.output
+    assert "have another member read and sign the report" in revoked.output
     assert "use neither run nor report" not in revoked.output
     assert "sign it anew" not in revoked.output
     (report / "metrics.jsonl").write_text("{}")
@@ -302,7 +302,7 @@ def test_a_member_whom_the_roster_does_not_list_is_no_signer(report, consortium,
     revoke(consortium.keys, "olga")  # the only signer: its files are compared all the same
     alone = invoke(report, "--keys", consortium.keys, "--verify")
     assert alone.exit_code != 0
-    assert "Have another member read and sign the report" in alone.output
+    assert "have another member read and sign the report" in alone.output
     (report / "metrics.jsonl").write_text("{}")
     assert "metrics.jsonl: changed" in invoke(report, "--keys", consortium.keys, "--verify").output
 
