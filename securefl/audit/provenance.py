@@ -309,7 +309,9 @@ class Provenance:
                 ]
                 + [("all: one test set", "0", f"{n:,}") for n in [self.shared_test] if n],
             ),
-            PageTable("Model and data of the user's own", ("What", "Form"), self._own()),
+            PageTable(
+                self.with_origin("Model and data of the user's own"), ("What", "Form"), self._own()
+            ),
             PageTable(
                 'Settings (where privacy.level = "none", the others of privacy change nothing)',
                 ("Key", "Value"),
