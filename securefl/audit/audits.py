@@ -228,7 +228,7 @@ class _Audits:
     _: KW_ONLY
     shipped: bool
     """True where another process can make model and loss anew, unlike those of a notebook."""
-    logs_alone: bool
+    logs_alone: bool = False
     """True where no data were given: zeros stand for them, which say what messages there are."""
 
     @property
