@@ -1,6 +1,7 @@
 """`securefl audit`: views of each party of a run, attacks on them, and promises to hold against."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -31,7 +32,7 @@ from securefl_cli.progress import steps_bar
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
 @sites_option(
     "The file of each site, where they have their own data: on one machine, as in a rehearsal, and "
-    "with the server's, if it needs one."
+    "with the server's, if it needs one. Without them logs alone are audited."
 )
 @allowed_model_option
 @click.option(
@@ -61,6 +62,12 @@ from securefl_cli.progress import steps_bar
     help="With --keys: audit nothing, and sign the report that is there as this member of the "
     "consortium. Several may: each signature lies beside it, as FILE.MEMBER.sig.",
 )
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="With --sign: you have read the report, and are not asked whether its verdicts are those "
+    "that you have read. A script has to say so.",
+)
 @PASSPHRASE_FILE
 @click.option(
     "--verify",
@@ -82,6 +89,7 @@ def audit(  # noqa: PLR0913  (a command has its options)
     keys: Path | None,
     openings: Path | None,
     sign: Path | None,
+    yes: bool,
     passphrase_file: Path | None,
     verify: bool,
     as_json: bool,
@@ -109,20 +117,15 @@ def audit(  # noqa: PLR0913  (a command has its options)
     from securefl.audit.audits import FULL, QUICK, audit_run
     from securefl.audit.findings import PAGE
     from securefl.audit.page import html_page, in_terminal
-    from securefl.runs.folder_reader import read_config
 
     page = out or run_folder / PAGE
+    if yes and not sign:
+        raise click.UsageError("--yes goes with --sign: nothing else asks")
     if sign or verify:
         _require_no_audit(sign, verify=verify)
     if sign:
-        if keys is None:
-            raise click.UsageError("--sign goes with --keys, the consortium's folder or bundle")
-        path, signature = audit_report.sign(run_folder, page, keys, sign, passphrase_file)
-        _write(path, signature)
-        if as_json:
-            say_json({"report": page, "numbers": page.with_suffix(".json"), "signature": path})
-        else:
-            click.echo(f"Signature of {page} and of its numbers: {path}")
+        signing = audit_report.Signing(sign, passphrase_file, read=yes)
+        _sign(run_folder, page, keys, signing, as_json=as_json)
         return
     if verify:
         _verify(run_folder, page, keys, as_json=as_json)
@@ -132,8 +135,8 @@ def audit(  # noqa: PLR0913  (a command has its options)
     if task and sites:
         raise click.UsageError("--task or --site: a run has one task")
     own_task = own_task_of(task) if task else None
-    if sites:
-        own_task = Own(sites, model).task(read_config(run_folder))
+    if found := Own(sites, model).recorded(run_folder):
+        own_task, by = found.task, replace(by, recorded=found.same)
     effort = QUICK if quick else FULL
     with steps_bar() as on_step:
         findings = audit_run(run_folder, effort, task=own_task, seed=seed, on_step=on_step, by=by)
@@ -151,6 +154,25 @@ def audit(  # noqa: PLR0913  (a command has its options)
         say_json({"run": findings.run, "verdicts": verdicts, "report": page, "numbers": numbers})
     else:
         click.echo(f"Report: {page}\nNumbers: {numbers}")
+
+
+def _sign(
+    run_folder: Path,
+    page: Path,
+    keys: Path | None,
+    by: audit_report.Signing,
+    *,
+    as_json: bool,
+) -> None:
+    """Sign a report that is there; see `audit_report`."""
+    if keys is None:
+        raise click.UsageError("--sign goes with --keys, the consortium's folder or bundle")
+    path, signature = audit_report.sign(run_folder, page, keys, by)
+    _write(path, signature)
+    if as_json:
+        say_json({"report": page, "numbers": page.with_suffix(".json"), "signature": path})
+    else:
+        click.echo(f"Signature of {page} and of its numbers: {path}")
 
 
 def _verify(run_folder: Path, page: Path, keys: Path | None, *, as_json: bool) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from securefl.audit.provenance import Auditor, Party
+    from securefl.errors import KeyFileError
     from securefl.exchange.card_keys import CardKeys
     from securefl_keys.certificates import HolderCertificate
+    from securefl_keys.identity import Identity
     from securefl_keys.roster import VerifiedRoster
 
 
@@ -116,6 +119,14 @@ IF_IT_DIFFERS = (
     "Sign nothing, and use neither run nor report: ask whoever made the report for both again, and "
     "tell those who signed (docs/officer.md, If it differs)."
 )
+IF_REVOKED = (
+    "Files are as they were signed; what fails is a signer. Move that signature away, and have "
+    "another member read and sign the report: nothing has to be audited anew."
+)
+IF_UNLISTED = (
+    "Files are as they were signed; what fails is a signer, who may have joined later: ask for the "
+    "newest bundle, and check again."
+)
 
 
 def _read(page: Path) -> dict[str, bytes]:
@@ -123,6 +134,45 @@ def _read(page: Path) -> dict[str, bytes]:
     from securefl.audit.provenance import read_file
 
     return {path.name: read_file(path) for path in (page, page.with_suffix(".json"))}
+
+
+def _roster_of(page: Path, files: Mapping[str, bytes], keys: Path) -> VerifiedRoster:
+    """Return the roster of `keys`, found to be of the consortium that the report names.
+
+    Raises:
+        KeyFileError: `keys` is no consortium's folder.
+        ForeignAuthority: the report names another certificate authority.
+        RunFolderError: the report is none.
+    """
+    from securefl.audit.provenance import certifiers_in
+    from securefl.errors import ForeignAuthority, RunFolderError
+    from securefl.io.text import printable
+    from securefl_keys.roster import load_roster
+
+    roster, numbers = load_roster(keys), page.with_suffix(".json")
+    try:
+        named = certifiers_in(files[numbers.name])
+    except RunFolderError as error:
+        raise RunFolderError(f"{numbers}: {error}\n{IF_IT_DIFFERS}") from error
+    if others := named - {roster.ca.fingerprint}:
+        raise ForeignAuthority(
+            printable(
+                f"{numbers} is of the certificate authority {', '.join(sorted(others))}, and "
+                f"{keys} of {roster.ca.fingerprint}, {roster.ca.name!r}: give the folder or bundle "
+                "of the run's own consortium"
+            )
+        )
+    return roster
+
+
+def _consortium_said(roster: VerifiedRoster, numbers: bytes) -> str:
+    """Return in words whose roster it is, and whether the report names the same authority."""
+    from securefl.audit.provenance import certifiers_in
+
+    ca = f"{roster.ca.name}, certificate authority SHA-256 {roster.ca.fingerprint}"
+    if certifiers_in(numbers):
+        return f"{ca}, as in the report"
+    return f"{ca}; the report names none, since it was made without --keys"
 
 
 def _changed(folder: Path, page: Path, files: Mapping[str, bytes]) -> str:
@@ -154,32 +204,50 @@ def compare(folder: Path, page: Path, *, why: str) -> None:
     click.echo(f"{why}\n{page} and each file of {folder} are as {numbers} says.")
 
 
-def sign(
-    folder: Path, page: Path, keys: Path, place: Path, passphrase_file: Path | None
-) -> tuple[Path, bytes]:
+class Signing(NamedTuple):
+    """Whoever signs a report."""
+
+    identity: Path
+    passphrase_file: Path | None
+    read: bool
+    """True where they say beforehand that they have read it."""
+
+
+def sign(folder: Path, page: Path, keys: Path, by: Signing) -> tuple[Path, bytes]:
     """Sign a report that is there, of a run that is as it says; return the signature and its place.
 
-    Its verdicts, by the numbers and not by the page, are said on stderr.
+    Its verdicts, by the numbers, are said on stderr before anything is signed, and whoever signs is
+    asked whether they have read these.
 
     Raises:
-        KeyFileError: the identity is of no member, or `keys` is no consortium's folder.
+        KeyFileError: the identity is of no member, or `keys` not the folder of the report's
+            consortium.
         RunFolderError: there is no report, or a file cannot be read.
-        ClickException: a file of the run is another than when it was audited.
+        ConfigError: nobody answers.
+        ClickException: a file of the run is another than when it was audited, or the verdicts are
+            not those that were read.
     """
     from securefl.audit.findings import signature_of, verdicts_in
     from securefl.errors import UnknownClient
     from securefl.io.text import printable
     from securefl_keys.identity import load_identity
-    from securefl_keys.roster import load_roster
     from securefl_keys.signed_report import SignedReport, own_certificate
 
-    roster, files = load_roster(keys), _read(page)
+    files = _read(page)
+    roster = _roster_of(page, files, keys)
     if changed := _changed(folder, page, files):
         raise click.ClickException(
             f"{folder}: not as {page.with_suffix('.json')} says, so nothing was signed: {changed}\n"
             f"{IF_IT_DIFFERS}"
         )
-    identity = load_identity(place, read_passphrase(passphrase_file, confirm=False))
+    numbers = page.with_suffix(".json")
+    consortium = _consortium_said(roster, files[numbers.name])
+    click.echo(f"Consortium: {consortium}\nVerdicts of {numbers}:", err=True)
+    for title, said in verdicts_in(files[numbers.name]).items():
+        click.echo(printable(f"  {said.upper():7} {title}"), err=True)
+    if not by.read:
+        _require_read(page)
+    identity = load_identity(by.identity, read_passphrase(by.passphrase_file, confirm=False))
     try:
         holder = own_certificate(identity, roster)
     except UnknownClient as error:
@@ -187,29 +255,60 @@ def sign(
             f"{error}, by roster version {roster.file.version} in {keys}: where it joined since, "
             "take the newest bundle (securefl keys export --out NEW-FOLDER)"
         ) from error
-    numbers = page.with_suffix(".json")
-    verdicts = "; ".join(
-        f"{title}: {said}" for title, said in verdicts_in(files[numbers.name]).items()
-    )
-    click.echo(printable(f"Signed are the verdicts of {numbers}: {verdicts}"), err=True)
-    return signature_of(page, holder.name), SignedReport.signing(identity, files).encode()
+    path = signature_of(page, holder.name)
+    _require_own(path, identity)
+    return path, SignedReport.signing(identity, files).encode()
+
+
+def _require_own(path: Path, identity: Identity) -> None:
+    """Raise FileSignatureRefused where a signature of another certificate lies there already."""
+    from securefl.audit.provenance import read_file
+    from securefl.crypto.artefact import digest
+    from securefl.errors import FileSignatureRefused, KeyFileError
+    from securefl_keys.certificate_form import der_of, read_pem
+    from securefl_keys.signed_report import signer_of
+
+    if not path.exists():
+        return
+    try:
+        there = signer_of(read_file(path).decode(errors="replace"))
+    except KeyFileError:
+        there = "that cannot be read"
+    if there != (mine := digest(der_of(read_pem(identity.certificate_pem)))):
+        raise FileSignatureRefused(
+            f"{path}: of a certificate {there}, and yours is {mine}: it is not written over; move "
+            "it away, if it is no longer needed, and sign again"
+        )
+
+
+def _require_read(page: Path) -> None:
+    """Ask whether the verdicts that were said are those that were read; raises as `sign`."""
+    from securefl.errors import ConfigError
+
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{page}: nobody at a terminal says that these verdicts were read, so nothing was "
+            "signed: give --yes where they were"
+        )
+    if not click.confirm(f"Are these the verdicts that you have read in {page}?", err=True):
+        raise click.ClickException(f"{page}: nothing was signed: read it first")
 
 
 def _signers(
     page: Path, files: Mapping[str, bytes], roster: VerifiedRoster
-) -> tuple[list[dict[str, str]], list[str]]:
-    """Return who has signed a report, and why other signatures do not hold."""
+) -> tuple[list[dict[str, str]], dict[str, KeyFileError]]:
+    """Return who has signed a report, and why other signatures, by their files, do not hold."""
     from securefl.audit.findings import signatures
     from securefl.audit.provenance import read_file
     from securefl.errors import KeyFileError
     from securefl_keys.signed_report import verified_report
 
-    signers, wrong = list[dict[str, str]](), list[str]()
+    signers, wrong = list[dict[str, str]](), dict[str, KeyFileError]()
     for path in signatures(page):
         try:
             signer = verified_report(read_file(path).decode(errors="replace"), files, roster)
         except KeyFileError as error:
-            wrong.append(f"{path.name}: {error}")
+            wrong[path.name] = error
             continue
         found = {
             "name": signer.holder.name,
@@ -222,26 +321,55 @@ def _signers(
     return signers, wrong
 
 
+def _problems(
+    folder: Path,
+    page: Path,
+    files: Mapping[str, bytes],
+    signers: Sequence[Mapping[str, str]],
+    wrong: Mapping[str, KeyFileError],
+) -> tuple[list[str], str]:
+    """Return each signature that does not hold and each file that differs, and what to do."""
+    advice = _advice(wrong.values())
+    problems = [f"{name}: {error}" for name, error in wrong.items()]
+    # Where no signature is of these files, the report may be anybody's: what it says of the run's
+    # is worth nothing.
+    as_signed = signers or advice != IF_IT_DIFFERS
+    if as_signed and (changed := _changed(folder, page, files)):
+        problems.append(f"{folder}: not as it was audited: {changed}")
+        advice = IF_IT_DIFFERS
+    return problems, advice
+
+
+def _advice(wrong: Iterable[KeyFileError]) -> str:
+    """Return what to do about these signatures, of files that are as they were signed."""
+    from securefl.errors import CertificateRevoked, UnknownClient
+
+    kinds = {type(error) for error in wrong}
+    if not kinds <= {CertificateRevoked, UnknownClient}:
+        return IF_IT_DIFFERS
+    by_kind = {CertificateRevoked: IF_REVOKED, UnknownClient: IF_UNLISTED}
+    return " ".join(words for kind, words in by_kind.items() if kind in kinds)
+
+
 def checked(folder: Path, page: Path, keys: Path | None) -> dict[str, Any]:
     """Return what `compare` or, with keys, `verify` finds, for programs; no problem where all hold.
 
     Raises:
-        KeyFileError: `keys` is no consortium's folder.
+        KeyFileError: `keys` is not the folder of the report's consortium.
         RunFolderError: a file is missing, or cannot be read.
     """
-    from securefl_keys.roster import load_roster
-
-    files, roster = _read(page), load_roster(keys) if keys else None
-    signers, problems = _signers(page, files, roster) if roster else ([], [])
-    if roster and not (signers or problems):
+    files = _read(page)
+    roster = _roster_of(page, files, keys) if keys else None
+    signers, wrong = _signers(page, files, roster) if roster else ([], {})
+    problems, _ = _problems(folder, page, files, signers, wrong)
+    if roster and not (signers or wrong):
         problems.append(f"{page}: not signed; no signature lies beside it")
-    if (signers or keys is None) and (changed := _changed(folder, page, files)):
-        problems.append(f"{folder}: not as it was audited: {changed}")
     return {
         "report": page,
         "numbers": page.with_suffix(".json"),
         "signatures_checked": roster is not None,
         "roster_version": roster and roster.file.version,
+        "certificate_authority": roster and roster.ca.fingerprint,
         "signed_by": signers,
         "problems": problems,
     }
@@ -253,14 +381,13 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
     Of a report that nobody signed, `compare` says what it can, and it is refused.
 
     Raises:
-        KeyFileError: `keys` is no consortium's folder.
+        KeyFileError: `keys` is not the folder of the report's consortium.
         RunFolderError: a file is missing, or cannot be read.
         ClickException: a signature does not hold, or a file of the run is another than when it
             was audited.
     """
-    from securefl_keys.roster import load_roster
-
-    roster, files = load_roster(keys), _read(page)
+    files = _read(page)
+    roster = _roster_of(page, files, keys)
     signers, wrong = _signers(page, files, roster)
     signed = [
         f"  {of['name']} ({of['role']}), by its own clock on {of['signed']}, certificate "
@@ -268,8 +395,9 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
         for of in signers
     ]
     by = (
-        f"Checked by roster version {roster.file.version} of {roster.ca.name}, signed on "
-        f"{roster.file.created}: it knows of no later revocation, so ask for the newest bundle."
+        f"Checked by roster version {roster.file.version} of "
+        f"{_consortium_said(roster, files[page.with_suffix('.json').name])}. The roster was signed "
+        f"on {roster.file.created} and knows of no later revocation, so ask for the newest bundle."
     )
     if not (signed or wrong):
         compare(folder, page, why=f"{page}: not signed; no signature lies beside it.")
@@ -277,10 +405,8 @@ def verify(folder: Path, page: Path, keys: Path) -> None:
             "nobody has signed this report, so whoever can write it can change findings and files "
             "alike: have it signed, with --sign"
         )
-    # Where no signature holds, the report may be anybody's: what it says of files is worth nothing.
-    if signed and (changed := _changed(folder, page, files)):
-        wrong.append(f"{folder}: not as it was audited: {changed}")
-    if wrong:
+    problems, advice = _problems(folder, page, files, signers, wrong)
+    if problems:
         holding = "\n".join(["Signatures that hold:", *signed, ""]) if signed else ""
-        raise click.ClickException("\n".join([holding + "; ".join(wrong), by, IF_IT_DIFFERS]))
+        raise click.ClickException("\n".join([holding + "; ".join(problems), by, advice]))
     click.echo("\n".join([f"{page} and each file of {folder} are as signed by:", *signed, by]))

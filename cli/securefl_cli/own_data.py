@@ -60,6 +60,14 @@ def say_passed_over(site: Path) -> None:
         say(Warned(words))
 
 
+class Recorded(NamedTuple):
+    """Task of a run's sites, from files given to an audit of it."""
+
+    task: Task
+    same: set[str]
+    """Names of sites whose samples agree with the record that each keeps of the run."""
+
+
 class Own(NamedTuple):
     """Sites that bring their own data, and the code that may be their model."""
 
@@ -98,6 +106,33 @@ class Own(NamedTuple):
             if name != "server":
                 say_passed_over(path)
         return task_of_sites(config, files)
+
+    def recorded(self, folder: Path) -> Recorded | None:
+        """Return the task of all sites, and whose samples the run in `folder` had by their records.
+
+        A record lies beside a site's file, as in the folder of its identity; without it nobody
+        knows. None where no site was given. Raises:
+            ConfigError: a site's samples are others than it began the run with.
+            RunFolderError: no run's folder, or a record is damaged.
+        """
+        from securefl.runs.folder_files import JOB
+        from securefl.runs.folder_reader import read_config
+        from securefl.runs.folder_writer import RunFolder
+        from securefl.runs.task_record import SiteRecord, site_record
+
+        task = self.task(read_config(folder)) if self.sites else None
+        if task is None:
+            return None
+        same = set[str]()
+        if (folder / JOB).is_file():  # else a rehearsal, whose own folder has the record
+            record = site_record(RunFolder(folder).job_id())
+            files = self.files()
+            data = zip(task.names, task.clients, task.client_tests, strict=True)
+            for name, train, test in data:
+                if (path := files[name].parent / record).is_file():
+                    SiteRecord.of(train, test).require_same(path, name)
+                    same.add(name)
+        return Recorded(task, same)
 
     def task_here(self, config: Config) -> Task | None:
         """Return the task as it is where some sites' files lie; None where no site was given."""

@@ -23,8 +23,8 @@ from securefl.crypto.artefact import (
     moment,
     parsed_file,
 )
-from securefl.errors import CertificateRevoked, FileSignatureRefused, KeyFileError
-from securefl_keys.certificate_form import der_of, read_pem
+from securefl.errors import CertificateRevoked, FileSignatureRefused, KeyFileError, UnknownClient
+from securefl_keys.certificate_form import AUTHORITY, der_of, read_pem
 from securefl_keys.certificates import HolderCertificate, holder_certificate
 from securefl_keys.identity import Identity
 from securefl_keys.roster import VerifiedRoster
@@ -95,6 +95,8 @@ def verified_report(text: str, files: Mapping[str, bytes], roster: VerifiedRoste
         ForeignAuthority, CertificateRefused: another consortium's, or of none.
         CertificateExpired: the certificate was not valid when it says it was signed.
         CertificateRevoked: its key was revoked since, so that nobody knows who signed.
+        UnknownClient: the roster does not list it, as one of before it joined. Of these two all
+            else was found to be as it was signed.
     """
     report = parsed_file(SignedReport, text, "no signature of a report", _ANEW)
     if report.text() != text:
@@ -106,14 +108,39 @@ def verified_report(text: str, files: Mapping[str, bytes], roster: VerifiedRoste
     except (InvalidSignature, KeyFileError):
         raise FileSignatureRefused("changed since it was signed: wrong signature") from None
     holder.require_current(datetime.fromisoformat(report.signed).astimezone(UTC))
-    if holder.key_id in {entry.key_id for entry in roster.file.revoked}:
-        raise CertificateRevoked(f"the key of {holder.name!r} was revoked: {_ANEW}")
     if report.files.keys() != files.keys():
         raise FileSignatureRefused(f"it is of {', '.join(report.files):.200}, not of these files")
     for name, content in files.items():
         if digest(content) != report.files[name]:
             raise FileSignatureRefused(f"{name}: changed since it was signed")
+    _require_member(holder, roster)
     return ReportSigner(holder, digest(der_of(holder.certificate)), report.signed)
+
+
+def _require_member(holder: HolderCertificate, roster: VerifiedRoster) -> None:
+    """Raise CertificateRevoked or UnknownClient where the roster does not list the holder's key.
+
+    The authority is in no roster: its certificate says it all.
+    """
+    if holder.key_id in {entry.key_id for entry in roster.file.revoked}:
+        raise CertificateRevoked(
+            f"the key of {holder.name!r} was revoked, and nobody knows when it was lost"
+        )
+    listed = {member.key_id for member in roster.members.values()}
+    if holder.role != AUTHORITY.role and holder.key_id not in listed:
+        raise UnknownClient(
+            f"{holder.name!r} is not listed by roster version {roster.file.version}"
+        )
+
+
+def signer_of(text: str) -> str:
+    """Return the SHA-256 of the certificate in a signature's file, which nobody has checked.
+
+    Raises:
+        KeyFileError: no such file.
+    """
+    report = parsed_file(SignedReport, text, "no signature of a report", _ANEW)
+    return digest(der_of(read_pem(report.certificate)))
 
 
 def own_certificate(identity: Identity, roster: VerifiedRoster) -> HolderCertificate:

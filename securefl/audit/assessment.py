@@ -79,7 +79,8 @@ def _places(of: Provenance) -> str:
         keeper = "the operator of the one process, who held those of all clients"
     if of.shared_test:
         all_share = " One of the test set that all share is with whoever scores the model, too."
-    return f"A record is changed or deleted with {keeper}, and with whoever audited.{all_share}"
+    audited = "" if of.logs_alone else ", and with whoever audited"
+    return f"A record is changed or deleted with {keeper}{audited}.{all_share}"
 
 
 SIMULATED = "Simulation: one process of one operator played all parties, under names."
@@ -90,9 +91,12 @@ def _processing(found: FolderEvidence, of: Provenance) -> Iterator[tuple[str, st
     """Yield processing, purpose and data subjects."""
     run = found.run
     simulated = f"{SIMULATED} " if of.simulated else ""
-    n_train = sum(count.train for count in of.data.values())
+    n_train = sum(count.train or 0 for count in of.data.values())
     n_test = of.shared_test + sum(count.test or 0 for count in of.data.values())
     tests = ", one set that all share" if of.shared_test else ""
+    records = f"{n_train:,} records train, and {n_test:,} test{tests}"
+    if of.logs_alone:
+        records = "Records"
     yield (
         "Processing (7 a)",
         (
@@ -106,7 +110,7 @@ def _processing(found: FolderEvidence, of: Provenance) -> Iterator[tuple[str, st
     yield (
         "Data subjects (7 a)",
         (
-            f"{simulated}{n_train:,} records train, and {n_test:,} test{tests}. How many persons "
+            f"{simulated}{of.with_origin(records)}. How many persons "
             "these are, their categories, and whether any is of a special category (Art. 9): "
             f"{YOURS.lower()}"
         ),
@@ -146,6 +150,7 @@ def _recipients(
 ) -> Iterator[tuple[str, str]]:
     """Yield what each kind of party received, the first client for all."""
     told = set()
+    held = "" if of.logs_alone else "all records that the audit played the run again with, and "
     received = "Its part, played by the one process, received" if of.simulated else "Received"
     for view in views(run.ledger):
         if view.party == OUTSIDER:
@@ -167,10 +172,7 @@ def _recipients(
     )
     yield (
         "Recipient: whoever audits (30 d)",
-        (
-            "Holds all records that the audit played the run again with, and the run's folder. "
-            f"Who that is: {YOURS.lower()}"
-        ),
+        (f"Holds {held}the run's folder. Who that is: {YOURS.lower()}"),
     )
     pictures = "and numbers on attacks; no record, and none that an attack rebuilt"
     if _has_pictures(sections):

@@ -23,6 +23,7 @@ from securefl.audit.bounds.report_section import bounds_of_records, client_test,
 from securefl.audit.encryption import opened as encryption
 from securefl.audit.encryption.report_section import encryption_section
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
+from securefl.audit.exposure.leaks import InspectedRounds
 from securefl.audit.exposure.report_section import exposure_section
 from securefl.audit.findings import Findings, Section
 from securefl.audit.incident_table import incident_table, incidents_in_words, passed_in_words
@@ -32,7 +33,7 @@ from securefl.audit.membership.candidates import candidates
 from securefl.audit.membership.report_section import membership_section
 from securefl.audit.membership.shadows import train_shadows
 from securefl.audit.noise_advice import noise_advice
-from securefl.audit.provenance import Auditor, Provenance
+from securefl.audit.provenance import NO_DATA, Auditor, Provenance
 from securefl.audit.replay import Replay, in_the_clear, inspect_rounds, replayed
 from securefl.audit.retention import RETENTION
 from securefl.audit.rules import NOT_MEASURED, Verdict
@@ -47,11 +48,13 @@ from securefl.audit.targets import (
 from securefl.audit.thresholds import MOST_CANARIES, SAME
 from securefl.audit.tracing.report_section import tracing_section
 from securefl.build.job import job_of
+from securefl.build.own_data import task_at
+from securefl.build.own_model import require_allowed
 from securefl.build.selection import numbers_of
 from securefl.build.training import precision_of
 from securefl.data.samples import samples, whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
-from securefl.evaluation.evaluate import Trained, load_trained
+from securefl.evaluation.evaluate import Trained, load_trained, with_trained_tensors
 from securefl.federation.message import SCORES
 from securefl.losses.kinds import compares_samples, loss_name
 from securefl.metrics.by_name import heading, shown
@@ -61,8 +64,9 @@ from securefl.runs.folder_reader import RunRecord, read_run, unopened
 from securefl.runs.folder_writer import RunFolder, own_task_needed
 from securefl.runs.task_record import require_same_task
 from securefl.settings.axes import Weights
+from securefl.settings.clashes import require_global_model
 from securefl.settings.tables import Config
-from securefl.task import Task, placed
+from securefl.task import Task, placed, with_metric
 from securefl.types import NamedTensors
 
 OnStep = Callable[[str, int, int], None]
@@ -117,7 +121,8 @@ def audit_run(
     Args:
         folder: the run's; nothing in it is changed.
         effort: `QUICK` or `FULL`.
-        task: the one that the run was started with, where it had its own.
+        task: the one that the run was started with, where it had its own. Without it logs alone
+            are audited of a run whose sites have their own data, and no section on records.
         seed: of all that is drawn.
         on_step: told of progress.
         by: whoever audits, and what they bring: members' certificates, the authority's own log.
@@ -139,7 +144,8 @@ def audit_run(
             f"effort = {effort!r:.80}: must be QUICK or FULL of securefl.audit.audits, no name"
         )
     run = read_run(Path(folder))
-    if task is None and RunFolder(Path(folder)).has_own_task():
+    own = RunFolder(Path(folder)).has_own_task()
+    if task is None and own and not run.config.samples:
         raise ConfigError(
             own_task_needed(
                 folder,
@@ -149,7 +155,11 @@ def audit_run(
     # Wherever it was trained: here, and one's own model where the replayed one will be.
     on_cpu = run.config.run.model_copy(update={"device": "cpu"})
     run = replace(run, config=run.config.model_copy(update={"run": on_cpu}))
-    trained = load_trained(folder, task and placed(task, "cpu"))
+    logs_alone = task is None and own
+    if logs_alone:
+        trained = _without_data(run)
+    else:
+        trained = load_trained(folder, task and placed(task, "cpu"))
     if task is not None:
         require_same_task(Path(folder), task, run.config, weights=True)
     if not (run.metrics and run.ledger):
@@ -157,10 +167,20 @@ def audit_run(
             f"{folder}: metrics.jsonl or ledger.jsonl says nothing, and without them nobody knows "
             "who saw what: put a copy back, or make the run anew"
         )
-    shipped, evidence = task is None, FolderEvidence.of(run, by.openings)
-    audits = _Audits(run, trained, effort, seed, on_step or _silent, evidence, shipped=shipped)
-    of = Provenance.of(run, trained.task, evidence.all_openings, by, shipped=shipped)
-    facts = audits.facts() | of.facts()
+    shipped, evidence = not own, FolderEvidence.of(run, by.openings)
+    audits = _Audits(
+        run,
+        trained,
+        effort,
+        seed,
+        on_step or _silent,
+        evidence,
+        shipped=shipped,
+        logs_alone=logs_alone,
+    )
+    given = None if logs_alone else trained.task
+    of = Provenance.of(run, given, evidence.all_openings, by, shipped=shipped)
+    facts = audits.facts(of) | of.facts()
     sections = tuple(audits.sections())
     return Findings(
         run.config.name,
@@ -171,6 +191,19 @@ def audit_run(
         of.as_json(),
         (outline(evidence, of, sections), RETENTION, *incident_table(evidence), *of.tables()),
     )
+
+
+def _without_data(run: RunRecord) -> Trained:
+    """Return a run of sites' own data as their server has it: no data, and the trained model.
+
+    Raises:
+        ConfigError: the model is code that the settings name, or none was trained for all.
+    """
+    config = run.config
+    require_allowed(config.model.name, None, f"--model {config.model.name} beside each --site")
+    require_global_model(config)
+    task = with_metric(task_at(config, {}), config)
+    return Trained(config, task, with_trained_tensors(run.path, task.model))
 
 
 def _apart(value: torch.Tensor, recorded: torch.Tensor) -> float:
@@ -195,6 +228,8 @@ class _Audits:
     _: KW_ONLY
     shipped: bool
     """True where another process can make model and loss anew, unlike those of a notebook."""
+    logs_alone: bool = False
+    """True where no data were given: zeros stand for them, which say what messages there are."""
 
     @property
     def config(self) -> Config:
@@ -213,7 +248,7 @@ class _Audits:
     def history(self) -> History:
         return RunFolder(self.run.path).history() or History()
 
-    def facts(self) -> dict[str, str]:
+    def facts(self, of: Provenance) -> dict[str, str]:
         """Return what was audited, and whether it is what was played again."""
         config, n, last = self.config, len(self.task.clients), self.run.metrics[-1]
         own = not self.shipped
@@ -223,13 +258,13 @@ class _Audits:
             "Model": f"{type(self.task.model).__name__}, its own"
             if own
             else f"{config.model.name}, norm {config.model.norm}",
-            "Data": f"{n} clients, " + ("its own" if own else self._dealt()),
+            "Data": of.with_origin(f"{n} clients, " + ("its own" if own else self._dealt())),
             "Rounds": f"{len(self.run.metrics):,}{passed_in_words(self.run)}",
             "Incidents": incidents_in_words(self.evidence),
             heading(last.metric): shown(last.metric, last.score),
             "Encrypted": sealed_in(self.run.ledger),
             "Privacy": config.privacy.level,
-            "Played again": self._compared(),
+            "Played again": self._compared(of),
         }
 
     def _dealt(self) -> str:
@@ -242,8 +277,10 @@ class _Audits:
         own = self.task.algorithm
         return self.config.algorithm.name if own is None else f"{type(own).__name__}, its own"
 
-    def _compared(self) -> str:
+    def _compared(self, of: Provenance) -> str:
         """Return in words how far the replay is the run."""
+        if self.logs_alone:
+            return f"not: {NO_DATA}"
         if self.config.privacy.private:
             return "with noise drawn anew: another run of the same settings"
         try:
@@ -258,6 +295,12 @@ class _Audits:
             why = (
                 "clients of separate processes draw anew in each session (run.reproducible = "
                 "false), so that nobody can tell whether it would be the same otherwise"
+            )
+        if of.unproven:
+            return (
+                f"the final model is {away:.1e} away from the recorded one: {why}; or the files "
+                "given to this audit are not the run's, and then all that is said of records is "
+                f"of others. {OF_THE_REPLAY}"
             )
         return (
             f"the final model is {away:.1e} away from the recorded one: {why}. {OF_THE_REPLAY} "
@@ -299,7 +342,11 @@ class _Audits:
         scores = {spec.name: spec.n_values for spec in job.score_sums}
         scores |= {name: 1 for name in numbers_of(job) if name in SCORES}
         leaks = leaks_in(self.evidence, self.replay.ledger, dtype, scores)
-        seen = inspect_rounds(self.config, self.task, n)
+        if self.logs_alone:
+            written = sum(entry.bytes for entry in self.run.ledger)
+            seen = InspectedRounds(0, [], 0, written, NO_DATA)
+        else:
+            seen = inspect_rounds(self.config, self.task, n)
         noisy = self.config.privacy.of_records
         weighed = self.config.algorithm.weights is Weights.SAMPLES
         return exposure_section(
@@ -320,6 +367,14 @@ class _Audits:
             fewest_records=min(len(samples(data, "a client")) for data in self.task.clients),
         )
 
+    def _require_data(self) -> None:
+        """Raise DataError where no data were given."""
+        if self.logs_alone:
+            raise DataError(
+                f"{NO_DATA}. Give each site's file with --site NAME=SITE.toml, in Python "
+                "task=securefl.task_of_sites(config, files)"
+            )
+
     def _require_losses_of_one(self) -> None:
         """Raise DataError where no sample has a loss by itself."""
         if compares_samples(self.task.loss):
@@ -329,6 +384,7 @@ class _Audits:
             )
 
     def _membership(self) -> Section:
+        self._require_data()
         self._require_losses_of_one()
         pool = candidates(self.task, np.random.default_rng(self.seed))
         shadows = train_shadows(
@@ -346,6 +402,7 @@ class _Audits:
         return membership_section(pool, seen, shadows, seed=self.seed, noise=self._noise)
 
     def _epsilon(self) -> Section:
+        self._require_data()
         clients = None
         if self.config.privacy.of_clients:
             clients = client_test(self.config, len(self.task.clients), self.seed)
@@ -370,6 +427,7 @@ class _Audits:
         return bounds_of_records(scores, canaries, config, self.history)
 
     def _inversion(self) -> Section:
+        self._require_data()
         if self.config.privacy.private:
             raise DataError(
                 "what clients send has privacy noise, and this attack is on exact gradients"
@@ -395,6 +453,7 @@ class _Audits:
         )
 
     def _tracing(self) -> Section:
+        self._require_data()
         clients = [whole(data, "a client") for data in self.task.clients]
         public, _ = public_rows(self.config, self.task)
         sent = sent_statistics(self.config, self.run.ledger, self.task)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from securefl.io.json import parsed
 PAGE, FINDINGS = "audit.html", "audit.json"
 """Names of a report's files in the run's folder."""
 MAX_BYTES = 2**26
+_ON_PAGE = re.compile(rb'<code id="findings">([0-9a-f]{64})</code>')
+"""Place of the findings' SHA-256 on the page."""
 CHECKED = "checked"
 """Word in the place of `holds` for a section that nobody attacked."""
 
@@ -114,9 +117,11 @@ class Findings:
             "provenance": dict(self.provenance),
             "chapters": {section.key: _section(section) for section in self.sections},
         }
-        text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
-        # A file's name that is no UTF-8 comes as lone surrogates: \udc80 is JSON's way to say so.
-        return text.encode(errors="backslashreplace") + b"\n"
+        return _written(found)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the findings, which their page has; the page's own is not in it."""
+        return digest(self.to_json())
 
     def __repr__(self) -> str:
         verdicts = ", ".join(f"{section.key}: {section.said}" for section in self.sections)
@@ -150,6 +155,37 @@ def verdicts_in(findings: bytes) -> dict[str, str]:
         return {str(of["title"]): verdict_said(of) for of in found["chapters"].values()}
     except (LookupError, TypeError, AttributeError) as error:
         raise RunFolderError(f"no findings of an audit ({error}): audit the run anew") from error
+
+
+def page_differs(html: bytes, findings: bytes) -> str:
+    """Return in words which of page and JSON is not the other's; empty where they are one report.
+
+    Each has the SHA-256 of the other, so that neither can be changed alone.
+
+    Args:
+        html: the page.
+        findings: the file that `Findings.to_json` has written with it.
+
+    Raises:
+        RunFolderError: `findings` is no JSON.
+    """
+    found = parsed(TypeAdapter(dict[str, Any]), findings, RunFolderError)
+    if found.get("page") != digest(html):
+        return "the report's page: not the one that was written with these findings"
+    of_page = [named.decode() for named in _ON_PAGE.findall(html)]
+    try:
+        same = of_page == [digest(_written(found | {"page": None}))]
+        same = same and _written(found) == findings
+    except ValueError:  # NaN, which no audit writes
+        same = False
+    return "" if same else "the report's JSON: not the findings that the page was made of"
+
+
+def _written(found: Mapping[str, Any]) -> bytes:
+    """Return the one form of the JSON file."""
+    text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
+    # A file's name that is no UTF-8 comes as lone surrogates: \udc80 is JSON's way to say so.
+    return text.encode(errors="backslashreplace") + b"\n"
 
 
 def _said(verdict: str, *, attacked: bool) -> str:

@@ -3,7 +3,7 @@
 import getpass
 import hashlib
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from securefl.audit.findings import MAX_BYTES, PAGE, is_of_report
-from securefl.crypto.artefact import digest
+from securefl.audit.findings import MAX_BYTES, PAGE, is_of_report, page_differs
 from securefl.data.samples import ClientData, samples
 from securefl.errors import ConfigError, OpeningRefused, RunFolderError
 from securefl.exchange.policy import Policy, require_clients
@@ -25,7 +24,7 @@ from securefl.report.key_tallies import KeyTally, key_tallies
 from securefl.runs.folder_files import ENVIRONMENT, read_soundly
 from securefl.runs.folder_reader import RunRecord
 from securefl.runs.session import PACKAGES, PROCESSES, read_environment
-from securefl.runs.task_record import DataRecord, TaskRecord, task_record
+from securefl.runs.task_record import DataRecord, TaskRecord, read_task_record, task_record
 from securefl.settings.load import flat
 from securefl.task import Task, client_names
 
@@ -38,6 +37,10 @@ SIGNATURES = (
     "names all who have signed"
 )
 """Words on who signed: a report is whole before anybody signs it."""
+UNPROVEN = "of the files given to this audit; no record shows that they are the run's"
+"""Words on samples of a run whose folder has no record of its data, as of one over processes."""
+NO_DATA = "no data were given to this audit"
+"""Reason why an audit of logs alone knows and measures nothing of records."""
 BY_NAME = "by name only: nothing in the folder shows that this key took part"
 """Words in the place of a certificate's state, of a run that names no key of the consortium."""
 
@@ -120,15 +123,18 @@ class Auditor:
     """The consortium's policy at the audit, which the run's openings are held against."""
     officers: Sequence[str] = ()
     """Names of the officers at the audit, the authority first; empty where it is alone."""
+    recorded: Collection[str] = ()
+    """Sites whose data agree with the record that each keeps of what it began the run with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
     """Number of one party's samples."""
 
-    train: int
+    train: int | None
+    """None where no data were given."""
     test: int | None
-    """None where all share one test set."""
+    """None where all share one test set, or no data were given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +165,9 @@ class Provenance:
     """Time of the audit, UTC."""
     audited_by: str = field(default_factory=account)
     consortium: ConsortiumFiles | None = None
+    unproven: str = ""
+    """Words on data that may be others than the run's, or were not given; empty where the settings
+    or the folder's record name them."""
     by_policy: str = ""
     """Answer of the consortium's policy at the audit to the run's openings; empty without one."""
 
@@ -166,7 +175,7 @@ class Provenance:
     def of(
         cls,
         run: RunRecord,
-        task: Task,
+        task: Task | None,
         openings: Sequence[Opening],
         by: Auditor,
         *,
@@ -176,7 +185,7 @@ class Provenance:
 
         Args:
             run: the run.
-            task: its model and data.
+            task: its model and data; None where none were given.
             openings: rows of the authority's log.
             by: the auditor.
             shipped: True where the settings name model and data.
@@ -185,9 +194,8 @@ class Provenance:
             RunFolderError: a file cannot be read.
         """
         sessions = read_environment(run.path / ENVIRONMENT).sessions
-        names = client_names(run.config, task)
-        tests: Sequence[ClientData | None] = list(task.client_tests) or [None] * len(names)
-        shared = 0 if task.client_tests else _size(task.test)
+        names = client_names(run.config, task) if task else run.config.data.names
+        recorded = shipped or read_task_record(run.path) is not None
         return cls(
             began=str(next((s["began"] for s in sessions if "began" in s), "")),
             ended=run.metrics[-1].at,
@@ -195,16 +203,13 @@ class Provenance:
             parties=tuple(_parties(run, by, openings, sessions)),
             keys=tuple(key_tallies(openings)),
             settings=run.config.tables(own_task=not shipped),
-            data={
-                name: Count(_size(of), None if test is None else _size(test))
-                for name, of, test in zip(names, task.clients, tests, strict=True)
-            }
-            | {name: Count(0, _size(of)) for name, of in task.external.items()},
-            shared_test=shared,
-            task=None if shipped else _without_digests(task_record(task, names)),
+            data=_sizes(task, names) if task else dict.fromkeys(names, Count(None, None)),
+            shared_test=_size(task.test) if task and not task.client_tests else 0,
+            task=_without_digests(task_record(task, names)) if task and not shipped else None,
             files=dict(digests(run.path, by.page)),
             openings="" if by.openings is None else digest_of(by.openings),
             consortium=by.consortium,
+            unproven=_unproven(names, by, given=task is not None, recorded=recorded),
             by_policy="" if by.policy is None else _by_policy(by.policy, openings),
         )
 
@@ -212,6 +217,15 @@ class Provenance:
     def simulated(self) -> bool:
         """True where one process played all parties, in one session at least."""
         return any(session.get("engine") != PROCESSES for session in self.sessions)
+
+    def with_origin(self, data: str) -> str:
+        """Return words on data, with those on their origin where it is not known."""
+        return f"{data}, {self.unproven}" if self.unproven else data
+
+    @property
+    def logs_alone(self) -> bool:
+        """True where whoever audited had no data."""
+        return any(count.train is None for count in self.data.values())
 
     def as_json(self) -> dict[str, Any]:
         """Return everything, for the audit's JSON file."""
@@ -256,7 +270,8 @@ class Provenance:
         if not self.sessions:
             return f"{names:.300}; whether as one process, the folder does not say"
         if self.simulated:
-            data = "" if self.task else f" (data set {self.settings['data']['dataset']})"
+            dataset = self.settings.get("data", {}).get("dataset")
+            data = f" (data set {dataset})" if dataset else ""
             return (
                 f"Simulation: one process, one operator, who held all keys and all data{data}. "
                 f"Names, not institutions: server, authority, {names:.300}"
@@ -265,6 +280,7 @@ class Provenance:
 
     def tables(self) -> list[PageTable]:
         """Return parties, keys, data, the user's own task, settings and files, for the report."""
+        untested = NONE_OWN if self.shared_test else "not known"
         found = [
             PageTable(
                 "Parties",
@@ -285,15 +301,17 @@ class Provenance:
                 [(k.key_id, str(k.epoch), str(k.opened), str(k.refused)) for k in self.keys],
             ),
             PageTable(
-                "Sizes of data",
+                self.with_origin("Sizes of data"),
                 ("Client", "Samples that train", "Samples of its own that test"),
                 [
-                    (name, f"{n.train:,}", NONE_OWN if n.test is None else f"{n.test:,}")
+                    (name, _number(n.train, "not known"), _number(n.test, untested))
                     for name, n in self.data.items()
                 ]
                 + [("all: one test set", "0", f"{n:,}") for n in [self.shared_test] if n],
             ),
-            PageTable("Model and data of the user's own", ("What", "Form"), self._own()),
+            PageTable(
+                self.with_origin("Model and data of the user's own"), ("What", "Form"), self._own()
+            ),
             PageTable(
                 'Settings (where privacy.level = "none", the others of privacy change nothing)',
                 ("Key", "Value"),
@@ -376,7 +394,7 @@ def differences(
     """Return in words each file of a run that is not as it was when these findings were made.
 
     `page` names the report's page in the folder; None where it lies elsewhere. `html` is that
-    page, which the findings have the digest of; None where it is not asked about.
+    page, which must be of these findings (`page_differs`); None where it is not asked about.
 
     Raises:
         RunFolderError: the findings name no files, or a file cannot be read.
@@ -386,13 +404,27 @@ def differences(
     if not isinstance(files, dict) or not files:
         raise RunFolderError("the findings name no files of the run: audit it anew")
     now = dict(digests(folder, page))
-    changed = html is not None and found.get("page") != digest(html)
+    page_and_json = "" if html is None else page_differs(html, findings)
     return [
-        *(["the report's page: not the one that was written with these findings"] * changed),
+        *([page_and_json] if page_and_json else []),
         *(f"{name}: missing" for name in files.keys() - now.keys()),
         *(f"{name}: changed" for name in files.keys() & now.keys() if files[name] != now[name]),
         *(f"{name}: was not there" for name in now.keys() - files.keys()),
     ]
+
+
+def certifiers_in(findings: bytes) -> set[str]:
+    """Return the SHA-256 of the certificate authority in a report's JSON; none without --keys.
+
+    Raises:
+        RunFolderError: it is no report's.
+    """
+    found = parsed(TypeAdapter(dict[str, Any]), findings, RunFolderError)
+    try:
+        parties = found["provenance"]["parties"]
+        return {str(p["fingerprint"]) for p in parties if p["role"] == CERTIFIER}
+    except (LookupError, TypeError) as error:
+        raise RunFolderError(f"the findings name no parties ({error}): audit it anew") from error
 
 
 def read_file(path: Path) -> bytes:
@@ -467,6 +499,31 @@ def _parties(
 def _officers(n: int, listed: Sequence[str]) -> Sequence[str]:
     """Return the names of the officers beside the authority: numbers, where as many are unknown."""
     return listed[1:] if len(listed) == n else [f"officer {i}" for i in range(2, n + 1)]
+
+
+def _number(n: int | None, otherwise: str) -> str:
+    return otherwise if n is None else f"{n:,}"
+
+
+def _sizes(task: Task, names: Sequence[str]) -> dict[str, Count]:
+    """Return the number of each client's samples, and of those that never train."""
+    tests: Sequence[ClientData | None] = list(task.client_tests) or [None] * len(names)
+    return {
+        name: Count(_size(of), None if test is None else _size(test))
+        for name, of, test in zip(names, task.clients, tests, strict=True)
+    } | {name: Count(0, _size(of)) for name, of in task.external.items()}
+
+
+def _unproven(names: Sequence[str], by: Auditor, *, given: bool, recorded: bool) -> str:
+    """Return in words which clients' data may be others than the run's; empty for none.
+
+    `given` says whether there are data, `recorded` whether settings or folder name them all.
+    """
+    if not given:
+        return f"not known: {NO_DATA}"
+    found = [] if recorded else [name for name in names if name not in by.recorded]
+    which = f" ({', '.join(found):.200})" if len(found) < len(names) else ""
+    return f"{UNPROVEN}{which}" if found else ""
 
 
 def _without_digests(record: TaskRecord) -> TaskRecord:

@@ -30,6 +30,11 @@ _ROWS = (
         "as long as the ledger: they are its proof against a server",
     ),
     (
+        "a client, data/ below its identity",
+        "number, form and digest of the samples of its own that it began a run with",
+        "as long as the ledger: other files given to an audit are told by it",
+    ),
+    (
         "the authority's card key (with officers, their cards' keys)",
         "opens all of a session for whoever has recorded it",
         "its epoch ends: securefl keys rotate removes it",

@@ -33,6 +33,7 @@ from securefl.network.sealed_for import SealedFor
 from securefl.network.settings import check_scope
 from securefl.network.store import FileStore
 from securefl.network.trust import TrustedBundle
+from securefl.runs.task_record import SiteRecord
 from securefl.settings.digests import settings_digest
 from securefl.settings.tables import Config
 from securefl.simulation.clients import Clients
@@ -215,6 +216,7 @@ class ClientParty:
         if job.config.samples:
             x, y = own[name].take(torch.arange(len(own[name])))
             store.require_data(state_digest(State(0, {Kind.PARAMETERS: {"x": x, "y": y}})))
+            store.note_data(SiteRecord.of((x, y), job.task.client_tests[number]))
         site = Site(clients, Sequential(trained), respondent, self.plan, self.precision, store)
         shown = ModelsShown(self.folder, name, job_id)
         return PartySession(self, run, job_id, site, respondent, store, shown, like, varied(first))

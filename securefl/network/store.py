@@ -20,6 +20,7 @@ from securefl.io.files import make_folder, read_bounded, write_whole
 from securefl.io.json import parsed
 from securefl.io.tensors import unshared
 from securefl.runs.checkpoint import Checkpoint, check_client_state
+from securefl.runs.task_record import SiteRecord, site_record
 from securefl.types import ClientState, State
 
 RUNS, MODELS = "runs", "models"
@@ -90,6 +91,14 @@ class FileStore:
                 "put them back, or begin another run"
             )
         return None
+
+    def note_data(self, record: SiteRecord) -> None:
+        """Write down what the client began the run with, which stays when the run is over.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
+        self._write(self.folder / site_record(self.job), record.to_json())
 
     def of_rounds(self, since: Mapping[str, int]) -> Mapping[str, ClientState]:
         """Return the states: see `Store.of_rounds`."""

@@ -67,7 +67,49 @@ class TaskRecord:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False).encode()
 
 
+@dataclass(frozen=True, slots=True)
+class SiteRecord:
+    """Samples that a site began a run with; it stays at the site."""
+
+    train: DataRecord
+    test: DataRecord
+
+    @classmethod
+    def of(cls, train: ClientData, test: ClientData) -> "SiteRecord":
+        """Describe a site's samples."""
+        return cls(_data(train), _data(test))
+
+    def to_json(self) -> bytes:
+        """Return the content of the file in the site's folder."""
+        return _SITE.dump_json(self, indent=1)
+
+    def require_same(self, path: Path, name: str) -> None:
+        """Hold these samples against those in a record.
+
+        Raises:
+            ConfigError: they are others.
+            RunFolderError: the record is damaged.
+        """
+        with read_soundly(path):
+            then = parsed(_SITE, read_bounded(path, MAX_BYTES), RunFolderError)
+        for which, one, other in (
+            ("train", then.train, self.train),
+            ("test", then.test, self.test),
+        ):
+            if one != other:
+                raise ConfigError(
+                    f"{name}: its samples that {which} are others than it began the run with: "
+                    f"{_told(one)} in {path}, and now {_told(other)}; give the file that it had"
+                )
+
+
 _RECORD = TypeAdapter(TaskRecord)
+_SITE = TypeAdapter(SiteRecord)
+
+
+def site_record(job: str) -> Path:
+    """Return the place of a site's record of a job, below the folder of its identity."""
+    return Path("data", f"{job}.json")
 
 
 def task_record(task: Task, names: Iterable[str]) -> TaskRecord:

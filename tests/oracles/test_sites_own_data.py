@@ -16,17 +16,25 @@ from small_audit import quick_is_tiny
 import securefl
 import securefl.network.client
 from securefl.audit import audits
+from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
+from securefl.audit.replay import replayed
 from securefl.audit.targets import public_rows
+from securefl.build.job import job_of
 from securefl.build.own_data import task_at, task_of_sites
 from securefl.build.own_model import code_of
+from securefl.build.selection import numbers_of
+from securefl.build.training import precision_of
 from securefl.data.catalogue import Targets
 from securefl.errors import ConfigError, DataError, PeerError, RunFolderError
+from securefl.federation.message import SCORES
 from securefl.io.tensors import read_tensors
 from securefl.network.party import client_party
 from securefl.network.server import server_job
 from securefl.network.store import MODELS
-from securefl.runs.folder_reader import read_config
+from securefl.runs.folder_reader import read_config, read_run
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.task_record import SiteRecord, site_record
+from securefl.settings.samples_clashes import public_reader
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 NUMBERS = (
@@ -103,6 +111,19 @@ def test_sites_with_files_of_their_own_end_where_a_rehearsal_does(
         part = read_tensors(path)
         assert part.keys() == own.keys()
         assert all(torch.equal(part[n], own[n]) for n in own)
+    if not public_reader(job.config):
+        assert leaks_without_data(tmp_path / "run") == []
+
+
+def leaks_without_data(folder):
+    """Return what an audit of logs alone finds: it expects messages by zeros in place of data."""
+    run = read_run(folder)
+    task = task_at(run.config, {})
+    expected = replayed(run.config, task, lambda _done, _all: None, run.participants).ledger
+    job = job_of(run.config, task)
+    scores = {spec.name: spec.n_values for spec in job.score_sums}
+    scores |= {name: 1 for name in numbers_of(job) if name in SCORES}
+    return leaks_in(FolderEvidence.of(run), expected, precision_of(task.model), scores)
 
 
 @pytest.mark.parametrize("settings", [("algorithm.name=fedtan",), ("solver.name=scaffold",)])
@@ -230,6 +251,7 @@ def test_other_samples_do_not_go_on_in_a_run(consortium, files, tmp_path):
     """A site's file that has changed since, before anything of it leaves."""
     job = OwnData(consortium, tmp_path, TABLES)
     job.files = files
+    honest = securefl.task_of_sites(job.config, job.sites)
     first = job.party("alice").session("ab" * 32, "cd" * 32)
     job.party("alice").session("ef" * 32, "cd" * 32)
     path = tmp_path / "other.toml"
@@ -239,6 +261,13 @@ def test_other_samples_do_not_go_on_in_a_run(consortium, files, tmp_path):
         job.party("alice").session("ef" * 32, "cd" * 32)
     job.party("alice").session("ef" * 32, "ee" * 32)
     first.store.forget()
+    kept = [tmp_path / "alice" / site_record(job_id * 32) for job_id in ("cd", "ee")]
+    own = zip(honest.clients, honest.client_tests, strict=True)
+    alice, bob, *_ = (SiteRecord.of(train, test) for train, test in own)
+    for path, mine, others in zip(kept, (alice, bob), (bob, alice), strict=True):
+        mine.require_same(path, "alice")  # which stays, for an audit
+        with pytest.raises(ConfigError, match="its samples that train are others than it began"):
+            others.require_same(path, "alice")
 
 
 def test_the_server_has_nobodys_data(consortium, files, tmp_path):

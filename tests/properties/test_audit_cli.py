@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from small_audit import quick_is_tiny
 import securefl
 from securefl.audit import audits
 from securefl.errors import ConfigError
+from securefl.runs.task_record import SiteRecord, site_record
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -75,11 +77,15 @@ def test_a_run_is_audited_from_end_to_end_and_the_same_twice(made_run, tmp_path,
         hashlib.sha256((tmp_path / f"{n}.html").read_bytes()).hexdigest() for n in ("one", "two")
     ]
     assert pages == [found["page"], again["page"]]
+    made_of = [
+        re.findall(r'id="findings">(\w{64})<', (tmp_path / f"{n}.html").read_text())[0]
+        for n in ("one", "two")
+    ]
     for kind in ("json", "html"):  # but for the time at which each was made
         one, two = ((tmp_path / f"{name}.{kind}").read_text() for name in ("one", "two"))
         for said in ('"made": "{}"', "{}, by SecureFL"):
             one = one.replace(said.format(times[0]), said.format(times[1]))
-        assert one.replace(*pages) == two
+        assert one.replace(*pages).replace(*made_of) == two
     assert (found["run"], found["effort"], found["seed"]) == ("fedavg-mlp-batch", "quick", 5)
     assert list(found["chapters"]) == SECTIONS
     for section in found["chapters"].values():
@@ -229,6 +235,107 @@ def test_a_run_on_data_of_your_own_is_audited_from_python(tiny_task, tiny_config
     assert "securefl.audit_run(folder, task=task)" in " ".join(invoke("--help").stdout.split())
     with pytest.raises(ConfigError, match="task of its own"):
         audits.audit_run(tmp_path / "run")
+
+
+SITES = ("north", "south", "east")
+
+
+@pytest.fixture
+def sites_run(tmp_path):
+    """Return the folder of a sealed run of three sites, as its server leaves it.
+
+    Their files lie beside it, each with the record that its site keeps.
+    """
+    files = {name: tmp_path / name / "site.toml" for name in SITES}
+    for number, file in enumerate(files.values()):
+        file.parent.mkdir()
+        file.write_text('train = "patients.csv"\ntest = 0.25\n')
+        rows = "".join(f"{number + i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(40))
+        (file.parent / "patients.csv").write_text(f"age,ill\n{rows}")
+    names, columns = f"data.names={json.dumps(SITES)}", 'samples.columns=["age"]'
+    target = ["samples.target=ill", 'samples.classes=["no", "yes"]', "samples.most=100"]
+    short = ["run.rounds=2", "algorithm.local_steps=1"]
+    config = securefl.load_config(None, [*short, names, columns, *target])
+    task, folder = securefl.task_of_sites(config, files), tmp_path / "run"
+    securefl.run(config, task, out=folder)
+    (folder / "task.json").unlink()
+    (folder / "job.id").write_text("ab" * 32)
+    environment = folder / "environment.json"
+    told, n = re.subn('"engine": "[^"]+"', '"engine": "processes"', environment.read_text())
+    assert n == 1
+    environment.write_text(told)
+    for name, train, test in zip(task.names, task.clients, task.client_tests, strict=True):
+        record = tmp_path / name / site_record("ab" * 32)
+        record.parent.mkdir()
+        record.write_bytes(SiteRecord.of(train, test).to_json())
+    return folder
+
+
+def test_other_data_than_each_site_has_written_down_are_refused(sites_run, monkeypatch):
+    """Where no record is at hand, all that is said of data says whose files they are."""
+    quick_is_tiny(monkeypatch)
+    monkeypatch.setattr(audits._Audits, "sections", lambda _self: iter(()))
+    monkeypatch.chdir(sites_run.parent)
+    given = [part for name in SITES for part in ("--site", f"{name}={name}/site.toml")]
+
+    def report():
+        done = invoke("run", *given)
+        assert done.exit_code == 0, done.output
+        found = json.loads((sites_run / "audit.json").read_text())
+        return found, (sites_run / "audit.html").read_text()
+
+    found, page = report()
+    assert found["provenance"]["unproven"] == ""
+    assert "given to this audit" not in page
+    assert found["facts"]["Played again"].startswith("the final model is within")
+    table = Path("north/patients.csv")
+    honest = table.read_text()
+    table.write_text(honest.replace("\n0,no", "\n9,no"))
+    refused = invoke("run", *given)
+    assert refused.exit_code == 2
+    assert "north: its samples that train are others than it began the run with: 30" in (
+        refused.stderr
+    )
+    for name in SITES[:2]:
+        (Path(name) / site_record("ab" * 32)).unlink()
+    found, page = report()
+    words = "files given to this audit; no record shows that they are the run's (north, south)"
+    html = words.replace("'", "&#39;")
+    assert found["provenance"]["unproven"].endswith(words)
+    assert f"Sizes of data, of the {html}" in page
+    assert f"90 records train, and 30 test, of the {html}. How many persons" in page
+    assert words in found["facts"]["Data"]
+    assert "or the files given to this audit are not the run's" in found["facts"]["Played again"]
+    assert "All else is of the recorded" not in page
+
+
+def test_logs_alone_are_audited_where_no_data_are_given(sites_run, tmp_path):
+    """Sections on records are not measured; a row that a log lacks leaks all the same."""
+    own = tmp_path / "own.jsonl"
+    rows = (sites_run / "openings.jsonl").read_text().splitlines(keepends=True)
+
+    def verdicts(kept):
+        own.write_text("".join(kept))
+        done = invoke(sites_run, "--openings", own)
+        assert done.exit_code == 0, done.output
+        return json.loads((sites_run / "audit.json").read_text())
+
+    found = verdicts(rows)
+    told = {key: of["verdict"] for key, of in found["chapters"].items()}
+    assert told == dict.fromkeys(SECTIONS, "open") | {
+        "exposure": "checked",
+        "encryption": "checked",
+    }
+    for key in set(SECTIONS) - {"exposure", "encryption"}:
+        words = found["chapters"][key]["words"]
+        assert words.startswith("Not measured: no data were given to this audit. Give each site's")
+    n = {of["name"]: of["value"] for of in found["chapters"]["exposure"]["numbers"]}
+    assert (n["leaks in the folder"], n["wire bytes seen of those written down"]) == (0, 0)
+    assert {of["train"] for of in found["provenance"]["data"].values()} == {None}
+    page = (sites_run / "audit.html").read_text()
+    assert "Records, not known: no data were given to this audit. How many persons" in page
+    assert "Holds the run&#39;s folder. Who that is" in page
+    assert verdicts(rows[1:])["chapters"]["exposure"]["verdict"] == "leaks"
 
 
 def test_ctrl_c_ends_it_without_a_report(made_run, tmp_path):

@@ -11,9 +11,10 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_findings import FINDINGS, LEAK, findings
 
-from securefl.audit.findings import Number, Section, holds_findings
+from securefl.audit.findings import Number, Section, holds_findings, page_differs
 from securefl.audit.page import (
     BADGES,
     LEGEND,
@@ -121,6 +122,30 @@ def raw_alts(page, pictures):
     """The descriptions whose escaped form is some picture's alternative text."""
     alts = {image["alt"] for image in page.of("img")}
     return {p.description for p in pictures if printable(p.description) in alts}
+
+
+@settings(deadline=None, max_examples=50)
+@given(findings, st.data())
+def test_neither_page_nor_json_can_be_changed_alone(found, data):
+    """Each has the other's digest: a byte of one, a field twice, or another form is seen."""
+    html = html_page(found).encode()
+    numbers = found.to_json(html)
+    assert page_differs(html, numbers) == ""
+    at = data.draw(st.integers(0, len(html) - 1))
+    changed = html[:at] + bytes([html[at] ^ 1]) + html[at + 1 :]
+    assert "page: not the one" in page_differs(changed, numbers)
+    head = numbers[: numbers.index(b'"run"')]
+    others = [
+        numbers.replace(b'"effort": "', b'"effort": "no'),
+        numbers.replace(head, head + b'"run": "another",\n ', 1),
+        numbers.replace(b'"seed": ', b'"seed":  ', 1),
+        numbers.replace(f'"seed": {found.seed}'.encode(), b'"seed": NaN', 1),
+        found.to_json(html).replace(b'"chapters": {', b'"more": 1, "chapters": {', 1),
+    ]
+    for other in others:
+        assert other != numbers
+        assert "JSON: not the findings" in page_differs(html, other)
+    assert "page: not the one" in page_differs(html, replace(found, seed=1 - found.seed).to_json())
 
 
 @settings(deadline=None)

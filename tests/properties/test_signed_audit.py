@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from audited_runs import expected, settings, task_of
 from click.testing import CliRunner
-from consortium_files import BUNDLES, CLIENTS, SERVER, revoke
+from consortium_files import BUNDLES, CLIENTS, SERVER, joined, make_consortium, revoke
 from made_findings import FINDINGS
 
 import securefl
@@ -34,6 +35,7 @@ from securefl.network.models_shown import CONTRADICTION, Contradiction, Said
 from securefl.runs.folder_files import OPENINGS
 from securefl.runs.folder_reader import read_rows, read_run
 from securefl.runs.session import PROCESSES
+from securefl_cli import audit_report
 from securefl_cli.audit_report import auditor
 from securefl_cli.main import main
 from securefl_keys.identity import load_identity
@@ -142,10 +144,11 @@ def invoke(*arguments):
     return CliRunner().invoke(main, ["audit", *map(str, arguments)])
 
 
-def signing(consortium, words, name):
-    """Return the options by which a client signs."""
+def signing(consortium, words, name, *more):
+    """Return the options by which a client signs that has read the report."""
     words.write_text(f"of {name}")
-    return "--keys", consortium.keys, "--sign", consortium.root / name, "--passphrase-file", words
+    identity = ("--sign", consortium.root / name, "--passphrase-file", words)
+    return "--keys", consortium.keys, *identity, *(more or ("--yes",))
 
 
 @pytest.fixture
@@ -205,6 +208,16 @@ def test_a_report_that_nobody_signed_is_refused(report, consortium):
         assert failed.exit_code != 0
         assert "page: not the one that was written with these findings" in failed.output
     page.write_bytes(honest)
+    numbers = report / "audit.json"
+    found = numbers.read_bytes()
+    for said, other in ((b'"weak"', b'"holds"'), (b'"roster_version": ', b'"roster_version": 9')):
+        numbers.write_bytes(found.replace(said, other, 1))
+        assert numbers.read_bytes() != found
+        for options in ways:
+            failed = invoke(report, *options)
+            assert failed.exit_code != 0
+            assert "JSON: not the findings that the page was made of" in failed.output
+    numbers.write_bytes(found)
     (report / "metrics.jsonl").write_text("{}")
     for options in ways:
         failed = invoke(report, *options)
@@ -223,7 +236,7 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
     for name in (first, second):
         done = invoke(report, *signing(consortium, tmp_path / "words", name))
         assert done.exit_code == 0, done.output
-        assert "audit.json: Bounds on ε: open; Encryption: holds; " in done.output
+        assert "audit.json:\n  OPEN    Bounds on ε\n  HOLDS   Encryption\n" in done.output
     for name in (*content, f"audit.{first}.sig", f"audit.{second}.sig"):
         assert (report / name).stat().st_mode & 0o077 == 0
     (report / f"audit.{first}.sig").rename(report / "audit.sig")  # as an older release called it
@@ -237,7 +250,11 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
         (first, second), "client"
     )
     assert (found["problems"], found["roster_version"]) == ([], version)
-    assert f"Checked by roster version {version} of Nord" in checked.output
+    ca = consortium.ca.fingerprint
+    assert found["certificate_authority"] == ca
+    named = f"of Nord, certificate authority SHA-256 {ca}, as in the report"
+    assert f"Checked by roster version {version} {named}" in checked.output
+    assert named.removeprefix("of ") in done.stderr
     assert "ask for the newest bundle" in checked.output
     assert "is signed (audit." in invoke(report, *keys).output  # and not written over
     assert {name: (report / name).read_bytes() for name in content} == content
@@ -252,9 +269,110 @@ def test_members_sign_the_same_bytes_and_anybody_with_the_bundle_checks(
         [second],
     )
     assert "was revoked" in problem
-    assert "was revoked" in revoked.output
+    assert "was revoked, and nobody knows when" in revoked.output
+    assert "have another member read and sign the report" in revoked.output
+    assert "use neither run nor report" not in revoked.output
+    assert "sign it anew" not in revoked.output
+    (report / "metrics.jsonl").write_text("{}")
+    assert "use neither run nor report" in invoke(report, *keys, "--verify").output
     assert f"Signatures that hold:\n  {second} (client)" in revoked.output
-    assert invoke(report, *bundle).exit_code == 0  # an older bundle says which one it is
+    older = invoke(report, *bundle)  # an older bundle knows of no revocation, and says which it is
+    assert "metrics.jsonl: changed" in older.output
+    assert "revoked" not in older.output.replace("no later revocation", "")
+
+
+def test_a_member_whom_the_roster_does_not_list_is_no_signer(report, consortium, tmp_path):
+    """Of a bundle of before it joined: said so, and no word on files that differ."""
+    joined(consortium.keys, tmp_path, "olga", "of olga", "officer")
+    words = tmp_path / "words"
+    words.write_text("of olga")
+    identity = ("--sign", tmp_path / "olga", "--passphrase-file", words, "--yes")
+    done = invoke(report, "--keys", consortium.keys, *identity)
+    assert done.exit_code == 0, done.output
+    checked = ("--keys", consortium.bundle("client"), "--verify")
+    version = load_roster(consortium.bundle("client")).file.version
+    refused = invoke(report, *checked)
+    assert refused.exit_code != 0
+    assert f"audit.olga.sig: 'olga' is not listed by roster version {version}" in refused.output
+    assert "ask for the newest bundle, and check again" in refused.output
+    assert "use neither run nor report" not in refused.output
+    told = json.loads(invoke(report, *checked, "--json").stdout)
+    assert (told["signed_by"], len(told["problems"])) == ([], 1)
+    assert "olga (officer)" in invoke(report, "--keys", consortium.keys, "--verify").output
+    revoke(consortium.keys, "olga")  # the only signer: its files are compared all the same
+    alone = invoke(report, "--keys", consortium.keys, "--verify")
+    assert alone.exit_code != 0
+    assert "have another member read and sign the report" in alone.output
+    (report / "metrics.jsonl").write_text("{}")
+    assert "metrics.jsonl: changed" in invoke(report, "--keys", consortium.keys, "--verify").output
+
+
+def test_verdicts_are_shown_and_asked_about_before_anything_is_signed(
+    report, consortium, tmp_path, monkeypatch
+):
+    """Nobody at a terminal, or a no: no signature, and no passphrase is read."""
+    asked = signing(consortium, tmp_path / "words", CLIENTS[0])[:-1]
+    shown = "audit.json:\n  OPEN    Bounds on ε\n"
+    piped = CliRunner().invoke(main, ["audit", str(report), *map(str, asked)], input="y\n")
+    assert (piped.exit_code, piped.stdout) == (2, "")
+    assert "give --yes where they were" in piped.stderr
+    on_one = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(audit_report, "sys", on_one)
+    (tmp_path / "words").write_text("another's")
+    refused = CliRunner().invoke(main, ["audit", str(report), *map(str, asked)], input="n\n")
+    assert refused.exit_code == 1
+    assert "nothing was signed: read it first" in refused.stderr
+    assert not list(report.glob("*.sig"))
+    (tmp_path / "words").write_text(f"of {CLIENTS[0]}")
+    done = CliRunner().invoke(main, ["audit", str(report), *map(str, asked)], input="y\n")
+    assert done.exit_code == 0, done.output
+    for told in (piped, refused, done):
+        assert shown in told.stderr
+    assert done.stderr.index(shown) < done.stderr.index("Are these the verdicts that you have read")
+    assert (report / f"audit.{CLIENTS[0]}.sig").exists()
+    assert invoke(report, "--yes").exit_code == 2
+
+
+def test_another_consortium_of_the_same_name_neither_signs_nor_checks(report, consortium, tmp_path):
+    """Both authorities are named by their fingerprints; a report that names none says so."""
+    other = make_consortium(tmp_path / "other")
+    assert other.ca.name == consortium.ca.name
+    words = tmp_path / "words"
+    for ways in (
+        signing(other, words, CLIENTS[0]),
+        ("--keys", other.keys, "--verify"),
+        ("--keys", other.bundle("client"), "--verify", "--json"),
+    ):
+        refused = invoke(report, *ways)
+        assert refused.exit_code != 0
+        assert f"is of the certificate authority {consortium.ca.fingerprint}, " in refused.output
+        assert f" of {other.ca.fingerprint}, 'Nord': give the folder" in refused.output
+    assert not list(report.glob("*.sig"))
+    assert invoke(report).exit_code == 0  # without --keys
+    done = invoke(report, *signing(other, words, CLIENTS[0]))
+    assert done.exit_code == 0, done.output
+    assert f"{other.ca.fingerprint}; the report names none, since it was made" in done.output
+
+
+def test_a_signature_of_another_certificate_is_not_written_over(report, consortium, tmp_path):
+    """Of the same name in another consortium, or no signature at all; one's own is made anew."""
+    own, other = signing(consortium, tmp_path / "words", CLIENTS[0]), tmp_path / "other"
+    assert invoke(report, *own).exit_code == 0
+    assert invoke(report, *own).exit_code == 0
+    (path,) = report.glob("*.sig")
+    kept = path.read_bytes()
+    foreign = make_consortium(other)
+    bare = invoke(report, "--out", tmp_path / "bare.html")  # without --keys
+    assert bare.exit_code == 0, bare.output
+    place = tmp_path / path.name.replace("audit.", "bare.")
+    for content in (kept, b"a note"):
+        place.write_bytes(content)
+        options = ("--out", tmp_path / "bare.html")
+        refused = invoke(report, *options, *signing(foreign, tmp_path / "words", CLIENTS[0]))
+        assert refused.exit_code != 0
+        assert "it is not written over; move it away" in refused.output
+        assert place.read_bytes() == content
+    assert path.read_bytes() == kept
 
 
 def every_changed_file_is_named(folder, bundle):
