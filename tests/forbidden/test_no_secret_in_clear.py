@@ -123,7 +123,7 @@ def test_no_command_sends_a_file_that_holds_a_secret(site, secrets):
     """What goes from one party to another: requests, certificates and bundles."""
     sent = [*site.glob("*/identity.csr"), *site.glob("*/identity.crt")]
     sent += [path for path in (site / "bundles").rglob("*") if path.is_file()]
-    assert len(sent) == 2 * len(CLIENTS) + 3 * 5
+    assert len(sent) == 2 * len(CLIENTS) + 3 * 6
     for path in sent:
         assert not found_in(path.read_bytes(), secrets), path
         assert "sealed" not in path.name

@@ -297,4 +297,5 @@ def test_no_file_of_matches_gets_into_a_bundle(tmp_path):
         (tmp_path / "keys" / place).chmod(0o600)
     export_all(tmp_path / "keys", tmp_path / "bundles", PASSPHRASE)
     names = {path.name for path in (tmp_path / "bundles").rglob("*") if path.is_file()}
-    assert names == {"public.key", "ca.crt", "roster.json", "policy.json", "manifest.json"}
+    public = {"public.key", "ca.crt", "authority.crt"}
+    assert names == public | {"roster.json", "policy.json", "manifest.json"}

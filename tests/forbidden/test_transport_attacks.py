@@ -135,7 +135,7 @@ def test_what_was_found_of_a_certificate_holds_for_its_bytes_and_authority_alone
     consortium, tmp_path, monkeypatch
 ):
     """A server asks again and again about a caller: signatures are checked once, the rest anew."""
-    checked = []
+    checked, foreign = [], make_consortium(tmp_path / "foreign").ca
 
     def counted(certificate, *about):
         checked.append(certificate)
@@ -155,7 +155,7 @@ def test_what_was_found_of_a_certificate_holds_for_its_bytes_and_authority_alone
         with pytest.raises(ForeignAuthority):
             roster.transport_holder_of(changed, "client")
     with pytest.raises(ForeignAuthority):
-        transport_holder(certificate, make_consortium(tmp_path / "foreign").ca)
+        transport_holder(certificate, foreign)
     assert len(checked) == 4
     with pytest.raises(CertificateRevoked):
         revoke(consortium.keys, "alice").transport_holder_of(certificate, "client")
