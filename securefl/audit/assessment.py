@@ -46,7 +46,7 @@ def _points(
     yield "Information, and objection (Art. 13, 14, 21): how persons learn of this", YOURS
     yield (
         "Access, rectification, erasure (Art. 15 to 17)",
-        f"{_places(of)} {_forgotten(sections)} How a person is answered: {YOURS.lower()}",
+        f"{_places(of)} {_forgotten(of, sections)} How a person is answered: {YOURS.lower()}",
     )
     yield "Notice of a breach (Art. 33, 34): who tells whom, by when", YOURS
     yield "Views of data subjects (9), advice of the officer (2)", YOURS
@@ -54,8 +54,10 @@ def _points(
     yield "Prior consultation (Art. 36), where a high risk is left", YOURS
 
 
-def _forgotten(sections: Sequence[Section]) -> str:
+def _forgotten(of: Provenance, sections: Sequence[Section]) -> str:
     """Return the end of the row on erasure: copies of a record that are not its file."""
+    if of.logs_alone:
+        return "A trained model does not forget it: train anew. The report has nothing of it."
     pictures = (
         "pictures that attacks rebuilt of it are personal data again where they came near"
         if _has_pictures(sections)
@@ -174,7 +176,10 @@ def _recipients(
         "Recipient: whoever audits (30 d)",
         (f"Holds {held}the run's folder. Who that is: {YOURS.lower()}"),
     )
+    said = "names and sizes of clients"
     pictures = "and numbers on attacks; no record, and none that an attack rebuilt"
+    if of.logs_alone:
+        said, pictures = "names of clients", "and what the logs say; nothing on records"
     if _has_pictures(sections):
         pictures = (
             "and pictures that attacks rebuilt from records: personal data again where they came "
@@ -182,7 +187,7 @@ def _recipients(
         )
     yield (
         "Recipient: whoever gets the report (30 d)",
-        f"Receives names and sizes of clients, {pictures}. Who that is: {YOURS.lower()}",
+        f"Receives {said}, {pictures}. Who that is: {YOURS.lower()}",
     )
 
 

@@ -23,7 +23,6 @@ from securefl.audit.bounds.report_section import bounds_of_records, client_test,
 from securefl.audit.encryption import opened as encryption
 from securefl.audit.encryption.report_section import encryption_section
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
-from securefl.audit.exposure.leaks import InspectedRounds
 from securefl.audit.exposure.report_section import exposure_section
 from securefl.audit.findings import Findings, Section
 from securefl.audit.incident_table import incident_table, incidents_in_words, passed_in_words
@@ -288,10 +287,10 @@ class _Audits:
         except SecureFLError as error:
             return f"not possible: {error}"
         away = self._away(again)
-        if away <= SAME:
+        if not self._another_run:
             return f"the final model is within {away:.1e} of the recorded one"
         why = "it was on another machine, by another version, or files were changed"
-        if not (self.evidence.in_one_process or self.config.run.reproducible):
+        if self._drawn_anew:
             why = (
                 "clients of separate processes draw anew in each session (run.reproducible = "
                 "false), so that nobody can tell whether it would be the same otherwise"
@@ -315,7 +314,14 @@ class _Audits:
     @property
     def _another_run(self) -> bool:
         """True where the replay is another run of the same settings."""
-        return self.config.privacy.private or self._away(self.replay.models[-1]) > SAME
+        if self.config.privacy.private or self._drawn_anew:
+            return True
+        return self._away(self.replay.models[-1]) > SAME
+
+    @property
+    def _drawn_anew(self) -> bool:
+        """True where clients drew what the settings do not repeat."""
+        return not (self.evidence.in_one_process or self.config.run.reproducible)
 
     def sections(self) -> Iterator[Section]:
         """Yield the sections in the report's order; one that cannot be measured says why."""
@@ -342,11 +348,7 @@ class _Audits:
         scores = {spec.name: spec.n_values for spec in job.score_sums}
         scores |= {name: 1 for name in numbers_of(job) if name in SCORES}
         leaks = leaks_in(self.evidence, self.replay.ledger, dtype, scores)
-        if self.logs_alone:
-            written = sum(entry.bytes for entry in self.run.ledger)
-            seen = InspectedRounds(0, [], 0, written, NO_DATA)
-        else:
-            seen = inspect_rounds(self.config, self.task, n)
+        seen = None if self.logs_alone else inspect_rounds(self.config, self.task, n)
         noisy = self.config.privacy.of_records
         weighed = self.config.algorithm.weights is Weights.SAMPLES
         return exposure_section(

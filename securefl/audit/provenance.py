@@ -364,6 +364,7 @@ NO_FILES = "empty folder"
 def digests(folder: Path, page: str | None = PAGE) -> Iterator[tuple[str, str]]:
     """Yield name and SHA-256 of each file of a run's folder, but the report's own.
 
+    Nor of the report that lies there by default, of which another one says nothing.
     An empty folder in it comes with a slash, and `NO_FILES`.
 
     Raises:
@@ -371,7 +372,7 @@ def digests(folder: Path, page: str | None = PAGE) -> Iterator[tuple[str, str]]:
     """
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if page is not None and is_of_report(name, page):
+        if any(is_of_report(name, of) for of in {PAGE, page or PAGE}):
             continue
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):

@@ -98,6 +98,11 @@ def test_each_file_counts_and_a_change_is_named(sealed, tmp_path):
     (folder / "more.txt").unlink()
     (folder / "more" / "deep").mkdir(parents=True)
     assert differences(folder, found) == ["more/deep/: was not there"]
+    (folder / "more" / "deep").rmdir()
+    (folder / "more").rmdir()
+    for name in ("audit.html", "audit.json", "audit.north.sig"):
+        (folder / name).write_text("of a report that lies in the folder")
+    assert differences(folder, found, None) == []  # of one that does not
     with pytest.raises(RunFolderError, match="name no files"):
         differences(folder, b"{}")
 

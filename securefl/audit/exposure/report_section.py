@@ -22,9 +22,12 @@ _NOT_SEEN_OUTSIDE = (
     "the ledger says what would be."
 )
 _LYING = (
-    "The run is played again with a server that keeps to the protocol. One that shows clients "
-    "models of its own making could read more: what, and what clients find out, stands in "
-    "SECURITY.md."
+    "All this is of a server that keeps to the protocol. One that shows clients models of its own "
+    "making could read more: what, and what clients find out, stands in SECURITY.md."
+)
+_NOT_PLAYED = (
+    "No round was played again and looked at byte by byte, as no data were given: all is what the "
+    "folder's files say."
 )
 _CARDS = (
     "A client's cards hold the secret that the keys of its messages follow from. The server passes "
@@ -40,7 +43,7 @@ _NOT_LOOKED_FOR = (
 def exposure_section(
     ledger: Sequence[Entry],
     leaks: Sequence[Leak],
-    inspected: InspectedRounds,
+    inspected: InspectedRounds | None,
     *,
     noisy: bool = False,
     weighed: bool = False,
@@ -48,12 +51,14 @@ def exposure_section(
 ) -> Section:
     """Return the section from the run's ledger, its folder's leaks and the inspected rounds.
 
+    `inspected` is None where no round could be played again.
     `noisy` where each client adds all of its noise itself (privacy of records), `weighed` where a
     client's weight is its number of samples. `openings` are the rows of all logs of openings.
     """
     found = views(ledger)
     sized = weighed_alone(opened_lists(ledger, openings)) if weighed else 0
-    exposed = Exposed(found, [*leaks, *inspected.leaks], noisy=noisy, sized=sized)
+    all_leaks = [*leaks, *(inspected.leaks if inspected else ())]
+    exposed = Exposed(found, all_leaks, noisy=noisy, sized=sized)
     verdict, words, do = decided(RULES, exposed)
     return Section(
         "exposure",
@@ -61,10 +66,9 @@ def exposure_section(
         verdict,
         words,
         tuple(_numbers(ledger, found, leaks, inspected)),
-        (*_leak_tables([*leaks, *inspected.leaks]), *map(_table, _distinct(found))),
+        (*_leak_tables(all_leaks), *map(_table, _distinct(found))),
         notes=(
-            *_stopped(inspected),
-            _inspected(inspected),
+            *(_played(inspected) if inspected else (_NOT_PLAYED,)),
             _LYING,
             *([_CARDS] if any(entry.kind is Kind.CARDS for entry in ledger) else []),
             _NOT_SEEN_OUTSIDE,
@@ -91,24 +95,20 @@ def weighed_alone(lists: Collection[frozenset[str]]) -> int:
     return int((projection_KK.diagonal() > 1 - 1e-9).sum())
 
 
-def _inspected(inspected: InspectedRounds) -> str:
-    return (
+def _played(inspected: InspectedRounds) -> Iterator[str]:
+    if inspected.stopped:
+        yield f"Played again, the run ended after {inspected.rounds} rounds: {inspected.stopped}"
+    yield (
         f"Byte by byte, {inspected.rounds} rounds were looked at, played again; of all others, and "
         "of what officers answer, only what the folder's files say."
     )
-
-
-def _stopped(inspected: InspectedRounds) -> tuple[str, ...]:
-    if not inspected.stopped:
-        return ()
-    return (f"Played again, the run ended after {inspected.rounds} rounds: {inspected.stopped}",)
 
 
 def _numbers(
     ledger: Sequence[Entry],
     found: Sequence[PartyView],
     leaks: Sequence[Leak],
-    inspected: InspectedRounds,
+    inspected: InspectedRounds | None,
 ) -> Iterator[Number]:
     total = sum(entry.bytes for entry in ledger)
     own = sum(view.bytes for view in found if view.party != OUTSIDER)
@@ -123,6 +123,8 @@ def _numbers(
         len(leaks),
         "ledger, log of openings, metrics, incidents and files against what the settings plan",
     )
+    if inspected is None:
+        return
     how = f"the first {inspected.rounds} rounds played again, every message opened and compared"
     yield Number("leaks on the wire", len(inspected.leaks), how)
     share = inspected.seen_bytes / inspected.ledger_bytes if inspected.ledger_bytes else 1.0
