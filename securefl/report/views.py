@@ -94,7 +94,7 @@ def shown(entry: Entry) -> Shows:
 def _fields(entries: Iterable[Entry], shows: Callable[[Entry], Shows]) -> tuple[Field, ...]:
     found: dict[tuple[str, Kind, Form, Shows], list[Entry]] = {}
     for entry in entries:
-        key = _NUMBERS.sub("*", entry.name), entry.kind, entry.form, shows(entry)
+        key = of_all_layers(entry.name), entry.kind, entry.form, shows(entry)
         found.setdefault(key, []).append(entry)
     return tuple(
         Field(
@@ -109,6 +109,11 @@ def _fields(entries: Iterable[Entry], shows: Callable[[Entry], Shows]) -> tuple[
         )
         for (name, kind, form, what), same in sorted(found.items())
     )
+
+
+def of_all_layers(name: str) -> str:
+    """Return one name for what layers of several numbers have: `stage*.bn/mean`."""
+    return _NUMBERS.sub("*", name)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

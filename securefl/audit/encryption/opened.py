@@ -15,6 +15,7 @@ from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 from securefl.federation.message import SCORE_MEAN
 from securefl.federation.opening import Opening
 from securefl.federation.opening_history import MOST_LISTS, fewest
+from securefl.report.views import of_all_layers
 from securefl.runs.folder_reader import unopened
 from securefl.settings.tables import Config
 from securefl.types import Kind
@@ -112,10 +113,10 @@ class EncryptionEvidence:
 @final
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Openings of one kind of name."""
+    """Openings of one name."""
 
     what: str
-    """Name of the sums: `*/mean` for all layers' means."""
+    """Name of the sums: `*/mean` for the means of layers that have numbers."""
     times: int
     """Number that were opened."""
     n_values: int
@@ -131,17 +132,11 @@ class Opened:
 
 
 def opened_by_name(openings: Iterable[Opening]) -> tuple[Opened, ...]:
-    """Return openings by kind of name, in alphabetical order."""
+    """Return openings by their names, of all layers under one, in alphabetical order."""
     groups: dict[str, list[Opening]] = defaultdict(list)
     for opening in openings:
-        groups[kind_of_name(opening.name)].append(opening)
+        groups[of_all_layers(opening.name)].append(opening)
     return tuple(_group(what, groups[what]) for what in sorted(groups))
-
-
-def kind_of_name(name: str) -> str:
-    """Return one name for sums of all layers: `*/mean` for `stage1.0.bn1/mean`."""
-    layer, slash, what = name.rpartition("/")
-    return name if not slash or layer in {"update", "profile"} else f"*/{what}"
 
 
 def _group(what: str, rows: Sequence[Opening]) -> Opened:
