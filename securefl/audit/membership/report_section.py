@@ -69,7 +69,11 @@ def membership_section(
         [number for each in found for number in _numbers(each, seed)] + rare,
         [_table(found, compared.alarmed)],
         [_picture({each.name: each.roc for each in found}, members, others)],
-        [*refusal, *_replayed(tried), *_notes(members, others, shadows, pool.label)],
+        [
+            *refusal,
+            *_replayed(tried),
+            *_notes(members, others, n_tests, shadows, pool.label),
+        ],
         do=do,
     )
 
@@ -121,6 +125,8 @@ def _numbers(found: MeasuredAttack, seed: int) -> list[Number]:
     numbers = [Number.of(f"AUC, {name}", found.area, method, seed)]
     if found.rate:
         numbers.append(Number.of(f"TPR at 1 % FPR, {name}", found.rate, method, seed, "%"))
+    tests = "AUC and TPR at 1 % FPR, the less likely" if found.rate else "AUC"
+    numbers.append(Number(f"probability under chance, {name}", found.p_value, tests))
     return numbers
 
 
@@ -169,7 +175,9 @@ def _picture(rocs: Mapping[str, Roc], members: int, others: int) -> Picture:
     )
 
 
-def _notes(members: int, others: int, shadows: Shadows | None, label: str) -> list[str]:
+def _notes(
+    members: int, others: int, n_tests: int, shadows: Shadows | None, label: str
+) -> list[str]:
     compared = (
         f"Compared were {members} training and {others} test records, in the same ratio for each "
         f"client{label and ' and '}{label}: neither {label and label + ' nor '}client tells them "
@@ -177,8 +185,9 @@ def _notes(members: int, others: int, shadows: Shadows | None, label: str) -> li
     )
     rule = (
         "An attack counts as found where its AUC or its TPR at 1 % has a probability under chance "
-        "of less than 5 %, divided by the number of tests; it leaks where, by the lower end of the "
-        f"interval, its AUC is {STRONG_AREA} or its TPR {STRONG_RATE:.0%}."
+        f"of less than {100 * ALARM:g} %, divided by the number of tests, here {n_tests}; it leaks "
+        f"where, by the lower end of the interval, its AUC is {STRONG_AREA} or its TPR "
+        f"{STRONG_RATE:.0%}. Of {others} test records 1 % are {others / 100:.1f}."
     )
     trained = (
         "Intervals are over records. Another training of the same model may leak more or less."
