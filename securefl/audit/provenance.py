@@ -362,9 +362,10 @@ NO_FILES = "empty folder"
 
 
 def digests(folder: Path, page: str | None = PAGE) -> Iterator[tuple[str, str]]:
-    """Yield name and SHA-256 of each file of a run's folder, but the report's own.
+    """Yield name and SHA-256 of each file of a run's folder, but for those of reports.
 
-    Nor of the report that lies there by default, of which another one says nothing.
+    These are the report whose page is `page`, and the one of the default name: of two reports on a
+    run neither says anything of the other.
     An empty folder in it comes with a slash, and `NO_FILES`.
 
     Raises:

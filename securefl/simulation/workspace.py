@@ -88,7 +88,7 @@ def _fill_tensor_cores(model: nn.Module, n_clients: int) -> bool:
     """Return whether each client's channels are as many as a GPU's tensor cores take at a time.
 
     For those cuDNN has kernels of channels_last, and transposes whatever lies otherwise, which can
-    take half of a step's time (docs/results/gpu.md).
+    take longer than all else (docs/results/gpu.md: rounds of few clients).
     """
     of_each = {layer.out_channels // n_clients for layer in _convolutions(model)}
     on_gpu = next(model.parameters()).device.type == "cuda"
