@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter
 
 from securefl.errors import RunFolderError
 from securefl.federation.incidents import Incident
-from securefl.federation.ledger import AUTHORITY, Entry
+from securefl.federation.ledger import AUTHORITY, Entry, as_written
 from securefl.federation.lineage import Shown
 from securefl.federation.opening import Opening
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
@@ -142,7 +142,7 @@ def read_rows(path: Path, kind: type[Row]) -> list[Row]:
         return []
     parser = TypeAdapter(kind)
     with read_soundly(path):
-        return [parsed(parser, line, RunFolderError) for line in read_lines(path)]
+        return [as_written(parsed(parser, line, RunFolderError), line) for line in read_lines(path)]
 
 
 def _qualities(path: Path) -> dict[str, str]:
