@@ -22,11 +22,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import Field
 
 from securefl.errors import SignatureRefused
-from securefl.federation.ledger import utc_now
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _OfALine = Annotated[str, Field(exclude=True)]
-"""Part of the server's line on a model alone: a client that keeps a proof does not know it."""
+"""Part of the server's own line on a model, and of no proof that a client keeps."""
 SIGNED_AS = b"SecureFL models 1\0"
 """Prefix of what is signed here; nothing else that an identity signs has it."""
 
@@ -38,8 +37,8 @@ class Shown:
     round: Annotated[int, Field(ge=1, lt=2**31)]
     model: Digest
     """SHA-256 of the state, in hex: `total.state_digest`."""
-    at: _OfALine = field(default_factory=utc_now, compare=False, repr=False)
-    """Time, UTC; empty in older folders."""
+    at: _OfALine = field(default="", compare=False, repr=False)
+    """Time at which the server began the round, UTC; empty elsewhere, and in older folders."""
     run: _OfALine = field(default="", compare=False, repr=False)
     """Id of the session in which it was written; empty before that."""
 
