@@ -40,6 +40,11 @@ def _tried(said: str, config: Config, task: Task) -> str:
         if changes:
             job_of(with_changes(config, changes), task)
     except (ConfigError, DataError) as error:
-        settings = " and ".join(found.group() for found in _SETTING.finditer(said))
-        return f"{settings} does not go with this run's other settings: {error}."
+        advised = [found.group() for found in _SETTING.finditer(said)]
+        why = str(error)
+        for key in {setting.partition(" = ")[0] for setting in advised}:
+            why = re.sub(
+                rf',? or (set )?{re.escape(key)} = "\w+"', "", why
+            )  # back to the run's own
+        return f"{' and '.join(advised)} does not go with this run's other settings: {why}."
     return said

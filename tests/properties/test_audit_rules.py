@@ -616,6 +616,7 @@ def test_no_advice_clashes_with_the_runs_other_settings(chosen):
                 key, value = ASSIGNED.findall(sentence)[0]
                 clash = f'{key} = "{value}" does not go with this run\'s other settings: '
                 assert (sentence in said, clash in said) == (False, True)
+                assert f'or {key} = "none"' not in said
             else:
                 assert sentence in said
 
