@@ -43,8 +43,7 @@ def _tried(said: str, config: Config, task: Task) -> str:
         advised = [found.group() for found in _SETTING.finditer(said)]
         why = str(error)
         for key in {setting.partition(" = ")[0] for setting in advised}:
-            why = re.sub(
-                rf',? or (set )?{re.escape(key)} = "\w+"', "", why
-            )  # back to the run's own
+            # A way out that leaves it as it is in the run is none here.
+            why = re.sub(rf',? or (set )?{re.escape(key)} = "\w+"', "", why)
         return f"{' and '.join(advised)} does not go with this run's other settings: {why}."
     return said
