@@ -91,9 +91,9 @@ def _authority(keys: Path, roster: VerifiedRoster) -> Iterator[HolderCertificate
     Raises:
         KeyFileError: it is damaged, or not of this consortium's authority.
     """
+    from securefl_keys.certificates import authority_certificate
     from securefl_keys.key_files import found_in, text_of
     from securefl_keys.layout import AUTHORITY_CERTIFICATE, BUNDLED_CERTIFICATE
-    from securefl_keys.party_certificates import authority_certificate
 
     for path in (keys / AUTHORITY_CERTIFICATE, keys / BUNDLED_CERTIFICATE):
         if path.exists():
