@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from securefl.algorithms.normalisation.client_bn import OTHERS
-from securefl.algorithms.normalisation.normalisation import Normalisation
-from securefl.settings.axes import Weights
+from securefl.settings.axes import Normalisation, Weights
 from securefl.types import Kind
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class CorrectedBN(Normalisation):
             )
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return bn_scaffold
 

@@ -32,9 +32,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from securefl.algorithms.normalisation.normalisation import Normalisation
 from securefl.algorithms.normalisation.static_bn import MEASURED
-from securefl.settings.axes import Normalises
+from securefl.settings.axes import Normalisation, Normalises
 from securefl.types import Freeze
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class GlobalBN(Normalisation):
     mixes_records: ClassVar[str] = MEASURED
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return fbn
 

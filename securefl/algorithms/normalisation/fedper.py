@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from securefl.algorithms.normalisation.normalisation import Normalisation
 from securefl.errors import DataError
+from securefl.settings.axes import Normalisation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +48,7 @@ class FedPer(Normalisation):
             )
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return KeptLayers(self.layers)
 

@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.algorithms.normalisation.client_bn import OTHERS
-from securefl.algorithms.normalisation.normalisation import Normalisation
-from securefl.settings.axes import Normalises
+from securefl.settings.axes import Normalisation, Normalises
 from securefl.types import Kind, MessageSpec
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class HybridBN(Normalisation):
     mixes_records: ClassVar[str] = OTHERS
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return hybrid_bn
 

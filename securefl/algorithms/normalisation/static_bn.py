@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from securefl.algorithms.normalisation.normalisation import Normalisation
+from securefl.settings.axes import Normalisation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +29,7 @@ class StaticBN(Normalisation):
     mixes_records: ClassVar[str] = MEASURED
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return static_bn
 
