@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from securefl.algorithms.normalisation.client_bn import OTHERS
 from securefl.settings.axes import Normalisation, Weights
-from securefl.types import Kind
+from securefl.types import Kind, NamedTensors, State
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from securefl.algorithms.normalisation.policy import Followed, Policy, RoundNorm
     from securefl.norms.corrected import Pair
     from securefl.settings.tables import Config
-    from securefl.types import NamedTensors, State
 
 NAME = "BN-SCAFFOLD"
 Tracked: TypeAlias = "Mapping[str, NamedTensors]"

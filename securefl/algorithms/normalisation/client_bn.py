@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.settings.axes import Normalisation
+from securefl.types import State
 
 if TYPE_CHECKING:
     from torch import nn
 
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
-    from securefl.types import State
 
 OTHERS = "each client normalises a record by the others of its batch"
 

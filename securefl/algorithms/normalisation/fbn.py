@@ -34,14 +34,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.algorithms.normalisation.static_bn import MEASURED
 from securefl.settings.axes import Normalisation, Normalises
-from securefl.types import Freeze
+from securefl.types import Freeze, NamedTensors, State
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from securefl.algorithms.normalisation.policy import Followed, Policy, RoundNorm
     from securefl.norms.watch import WatchedMoments
-    from securefl.types import NamedTensors, State
 
 NAME = "FBN"
 

@@ -16,13 +16,13 @@ from pydantic import Field
 
 from securefl.errors import DataError
 from securefl.settings.axes import Normalisation
+from securefl.types import State
 
 if TYPE_CHECKING:
     from torch import nn
 
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
     from securefl.settings.tables import Config
-    from securefl.types import State
 
 MOST_NAMES = 60
 """Most names of layers in a message."""

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from securefl.errors import ConfigError
 from securefl.settings.axes import Normalisation, Normalises, never_frozen, rounds_in
 from securefl.settings.table import Count, Share
-from securefl.types import Freeze, Gradients, Moments
+from securefl.types import Freeze, Gradients, Moments, State
 
 if TYPE_CHECKING:
     from torch import nn
 
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
     from securefl.settings.tables import Config
-    from securefl.types import State
 
 GRADIENT = "every record's gradient depends on all records of all clients' batches"
 OUTPUT = "every record's output depends on all records of all clients' batches"

@@ -28,7 +28,7 @@ from pydantic import Field
 from securefl.errors import DataError
 from securefl.settings.axes import Normalisation, Normalises, never_frozen, rounds_in
 from securefl.settings.table import Count, Positive, Share
-from securefl.types import Freeze, Kind
+from securefl.types import Freeze, Kind, NamedTensors, State
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from securefl.algorithms.normalisation.policy import Followed, Policy, RoundNorm
     from securefl.norms.watch import WatchedMoments
     from securefl.settings.tables import Config
-    from securefl.types import NamedTensors, State
 
 VARIATION = "fixbn/variation"
 FILLED = "fixbn/filled"

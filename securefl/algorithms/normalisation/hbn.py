@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.algorithms.normalisation.client_bn import OTHERS
 from securefl.settings.axes import Normalisation, Normalises
-from securefl.types import Kind, MessageSpec
+from securefl.types import Kind, MessageSpec, NamedTensors, State
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from securefl.algorithms.algorithm import Work
     from securefl.algorithms.normalisation.policy import Followed, Policy, RoundNorm
     from securefl.exchange.sums import Exchange
-    from securefl.types import NamedTensors, State
 
 NAME = "HBN"
 MESSAGE = "hbn/moments"

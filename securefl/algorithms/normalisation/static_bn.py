@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.settings.axes import Normalisation
+from securefl.types import State
 
 if TYPE_CHECKING:
     from torch import nn
 
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
-    from securefl.types import State
 
 MEASURED = "statistics are measured on the clients' records without noise"
 
