@@ -410,6 +410,17 @@ class Loop:
             await asyncio.sleep(0.1)
 
 
+def until_refused(*names):
+    """Return what stops a loop's server once it has refused these clients."""
+
+    async def meanwhile(loop):
+        for name in names:
+            await loop.wait_for(f"^Refused: {name}: ")
+        loop.serving.cancel()
+
+    return meanwhile
+
+
 def another(identity, **changed):
     """Return the identity with other parts: it is not taken apart by `replace`."""
     parts = ("name", "certificate", "ca", "key", "transport", "transport_key")

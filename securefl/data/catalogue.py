@@ -193,7 +193,6 @@ DATA_SETS: dict[str, DataSet] = {
         home=_CIFAR,
         command=_unpacked(f"{_TORONTO}/cifar-10-binary.tar.gz"),
         names=("test_batch.bin",),
-        digest_of=_OF_ARCHIVE,
     ),
     "cifar100": DataSet(
         reader="securefl.data.cifar:read_cifar100",
@@ -201,7 +200,6 @@ DATA_SETS: dict[str, DataSet] = {
         home=_CIFAR,
         command=_unpacked(f"{_TORONTO}/cifar-100-binary.tar.gz"),
         names=("test.bin",),
-        digest_of=_OF_ARCHIVE,
     ),
     **{
         name: DataSet(
@@ -292,7 +290,6 @@ DATA_SETS: dict[str, DataSet] = {
         home="https://zenodo.org/records/2535967",
         command=_unpacked("https://zenodo.org/records/2535967/files/CIFAR-10-C.tar"),
         names=("labels.npy",),
-        digest_of=_OF_ARCHIVE,
         reads=frozenset({"corruptions"}),
     ),
     "folders": DataSet(

@@ -107,25 +107,25 @@ def check_numbers(path: Path, numbers: Tensor, sha256: str) -> None:
     check_content(path, numbers.numpy().astype("<f8").tobytes(), sha256)
 
 
-def check_md5(path: Path, *md5: str) -> None:
-    """Compare the file with the checksums that its publisher names, one for each release.
+def check_file(path: Path, algorithm: str, *digests: str) -> None:
+    """Compare the file with published digests, one for each release, by MD5 or SHA-1.
 
-    MD5 finds a broken download; against a forger it does not help.
+    These find a broken download; against a forger they do not help.
 
     Raises:
         DataError: the file is another one.
     """
-    digest = hashlib.md5(usedforsecurity=False)
+    digest = hashlib.new(algorithm, usedforsecurity=False)
     try:
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
-    if digest.hexdigest() not in md5:
+    if digest.hexdigest() not in digests:
         raise DataError(
-            f"{path}: MD5 is {digest.hexdigest()}, the official file has {' or '.join(md5)}; "
-            "download it again"
+            f"{path}: {algorithm.upper()} is {digest.hexdigest()}, the official file has "
+            f"{' or '.join(digests)}; download it again"
         )
 
 
@@ -143,7 +143,7 @@ def check_archive(root: Path, name: str, md5: str) -> None:
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}") from error
         if found:
-            check_md5(path, md5)
+            check_file(path, "md5", md5)
 
 
 def as_pixels(pixels: UInt8[np.ndarray, "*shape"], most: int = 255) -> Float[Tensor, "*shape"]:

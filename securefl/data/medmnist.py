@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from securefl.data.arrays import load_npz
-from securefl.data.files import as_labels, as_pixels, check_md5, locate
+from securefl.data.files import as_labels, as_pixels, check_file, locate
 from securefl.data.split import Split
 from securefl.errors import DataError
 from securefl.settings.data import DataTable
@@ -78,7 +78,7 @@ def load_medmnist(root: str | Path, name: str, form: MedSet) -> Split:
     """
     path = locate(Path(root), (f"{name}.npz",), f"MedMNIST's {name}.npz (28 × 28)")
     if form.md5:
-        check_md5(path, *form.md5)
+        check_file(path, "md5", *form.md5)
     arrays = load_npz(path, _ARRAYS)
     if missing := [array for array in _ARRAYS if array not in arrays]:
         raise DataError(f"{path}: has no array {', '.join(missing)}; get the file again")

@@ -43,16 +43,21 @@ class Members:
     """Age of each client's bundle."""
     over: str | None = None
     """Reason why the run is over, empty where all rounds are done; None before."""
+    _arriving: set[Link] = field(default_factory=set)
+    """Connections of which no hello has come yet."""
     _joined_at: dict[str, float] = field(default_factory=dict)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def welcome(self, link: Link) -> None:
         """Greet a client, and hold its connection until it ends; raises PeerError."""
+        self._arriving.add(link)
         try:
             async with asyncio.timeout(HELLO_S):
                 received = await link.receive({Frame.HELLO: bodies.MAX_HELLO})
         except TimeoutError:
             raise PeerError(f"{link.name}: no hello within {HELLO_S:g} s") from None
+        finally:
+            self._arriving.discard(link)
         hello = bodies.parsed(bodies.Hello, received.body, link.name)
         if reason := self._against(link.name, hello):
             raise SentHome(reason, final=True)
@@ -187,6 +192,14 @@ class Members:
         except PeerError as error:
             self.drop(name, link)
             return Lost(str(error))
+
+    async def end(self, reason: str) -> None:
+        """Tell all, and whoever is arriving, that the run is over; empty where it is done."""
+        self.over = reason
+        await asyncio.gather(
+            self.send_home(self.here(), reason),
+            *(part(link, reason) for link in self._arriving),
+        )
 
     async def send_home(self, links: Mapping[str, Link], reason: str) -> None:
         """Tell them why they are out for good; empty where all rounds are done."""

@@ -174,8 +174,7 @@ class ServerProcess:
         finally:
             await sites.stop()
             door.shut(reason or "the run is over")
-            members.over = reason
-            await members.send_home(members.here(), reason)
+            await members.end(reason)
             await asyncio.gather(*(line.part(reason) for line in lines))
             if work:
                 with suppress(SecureFLError):

@@ -36,6 +36,7 @@ import securefl.network.stream
 from securefl.errors import ConfigError, PeerError
 from securefl.federation.client import Client
 from securefl.network import bodies
+from securefl.network.authority_line import STOPPED
 from securefl.network.connect import (
     MOST_OF_ONE,
     Address,
@@ -537,6 +538,25 @@ def test_a_storm_of_rejoins_costs_no_other_client_a_round(site):
     record = loop.run(storm)
     assert len(record.metrics) == 2
     assert loop.ended == {"alice": None, "bob": None}
+
+
+def test_a_client_that_arrives_as_the_run_ends_is_told_why(site):
+    """Also before it has said who it is."""
+    loop, told = Loop(site), []
+    del loop.clients["carol"]
+
+    async def ended(loop):
+        trust = site.bundle("client")
+        link = await connected(site.identity("carol"), trust, "server", loop.at, 5)
+        await asyncio.sleep(0.1)  # until it waits for the hello
+        loop.serving.cancel()
+        received = await link.receive({Frame.GOODBYE: SMALL})
+        told.append(bodies.parsed(bodies.Reason, received.body, "server").reason)
+        link.close()
+
+    with pytest.raises(asyncio.CancelledError):
+        loop.run(ended)
+    assert told == [STOPPED]
 
 
 def test_a_connection_that_was_closed_twice_is_a_lost_one(made):

@@ -1,17 +1,18 @@
 """A site that joins in mid-study: all agree to new settings, and the run goes on with it."""
 
+import asyncio
 import json
 
 import pytest
 import torch
 from over_loopback import NAMES, Consortium, incidents_of, model_of
 from process_axes import BESIDE
-from processes import Loop
+from processes import Loop, until_refused
 from site_files import TABLES, OwnData
 
 import securefl
 from securefl.build.simulation import simulated
-from securefl.errors import NotOfThisRun, OpeningRefused, OtherRun, PeerError, RunFolderError
+from securefl.errors import NotOfThisRun, OpeningRefused, OtherRun, RunFolderError
 from securefl.runs.checkpoint import Checkpoint
 from securefl.runs.folder_reader import read_joined
 from securefl.runs.folder_writer import RunFolder
@@ -170,10 +171,10 @@ def test_a_site_with_the_old_settings_is_not_taken_along(job, monkeypatch):
     before, after = job(OLD, *WAYS["fedtan"]), job(NAMES, *WAYS["fedtan"])
     first_half(before, monkeypatch)
     RunFolder.begun_or_new(after.folder / "run", after.config, [NEW])
-    loop = Loop(after, joining_s=1.0)
+    loop = Loop(after)
     loop.clients["alice"] = Loop(before).clients["alice"]
-    with pytest.raises(PeerError):
-        loop.run()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run(until_refused("alice"))
     assert "other settings than the server, in data.clients, data.names" in str(loop.ended["alice"])
     assert isinstance(loop.ended["alice"], NotOfThisRun)
 

@@ -1,5 +1,6 @@
 """Sites that bring their own data: over processes the bits of a rehearsal on one machine."""
 
+import asyncio
 import json
 import sys
 from functools import partial
@@ -9,7 +10,7 @@ import pytest
 import torch
 from over_loopback import NAMES, SHORT, SIZES, Consortium, incidents_of, model_of
 from process_axes import BESIDE
-from processes import Loop
+from processes import Loop, until_refused
 from site_files import COLUMNS, TABLES, OwnData
 from small_audit import quick_is_tiny
 
@@ -25,7 +26,7 @@ from securefl.build.own_model import code_of
 from securefl.build.selection import numbers_of
 from securefl.build.training import precision_of
 from securefl.data.catalogue import Targets
-from securefl.errors import ConfigError, DataError, PeerError, RunFolderError
+from securefl.errors import ConfigError, DataError, RunFolderError
 from securefl.federation.message import SCORES
 from securefl.io.tensors import read_tensors
 from securefl.network.party import client_party
@@ -222,12 +223,12 @@ def test_other_code_of_the_model_is_refused(consortium, files, tmp_path, code, m
     job = OwnData(consortium, tmp_path, (*TABLES, OWN_MODEL))
     job.files = files
     job.paths = allowed(job, tmp_path)
-    loop = OwnModel(job, joining_s=3.0)
+    loop = OwnModel(job)
     digest = securefl.network.client.code_of
     changed = lambda config: digest(config)[::-1]  # noqa: E731
     monkeypatch.setattr(securefl.network.client, "code_of", changed)
-    with pytest.raises(PeerError):
-        loop.run()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run(until_refused(*NAMES))
     assert "its code of the model is another than the server's" in str(loop.ended["alice"])
 
 

@@ -20,7 +20,7 @@ from standard_files import (
 )
 
 import securefl
-from securefl.data import medmnist, mnist
+from securefl.data import cifar, medmnist, mnist
 from securefl.data.catalogue import CIFAR10_C, DATA_SETS, Inputs, Targets
 from securefl.data.cifar import load_cifar10_c
 from securefl.data.corruptions import CORRUPTIONS, corrupt
@@ -98,11 +98,13 @@ def write_folders(root, n=5):
 
 @pytest.fixture
 def any_content(monkeypatch):
-    """Twelve images are not MNIST's or MedMNIST's, whose content is known."""
+    """Twelve images are none of those whose content is known."""
     unknown = {name: replace(form, md5=()) for name, form in MEDMNIST.items()}
     monkeypatch.setattr(medmnist, "MEDMNIST", unknown)
     monkeypatch.setattr(mnist, "MNIST_SHA256", {})
     monkeypatch.setattr(mnist, "FASHION_MNIST_SHA256", {})
+    for known in ("CIFAR10_SHA1", "CIFAR100_SHA1", "CIFAR10_C_MD5"):
+        monkeypatch.setattr(cifar, known, {})
 
 
 DEALT = [
@@ -112,11 +114,10 @@ DEALT = [
 ]
 
 
+@pytest.mark.usefixtures("any_content")
 @pytest.mark.parametrize("dataset", DEALT)
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_a_data_set_of_files_is_dealt_to_clients_that_its_model_can_learn(
-    tmp_path, dataset, model, any_content
-):
+def test_a_data_set_of_files_is_dealt_to_clients_that_its_model_can_learn(tmp_path, dataset, model):
     """All training images reach a client; the perceptron gets them flat, in colour too."""
     write_twelve(tmp_path, dataset)
     task = task_of(dataset=dataset, root=tmp_path, model=model, clients=3)
@@ -171,6 +172,7 @@ def test_without_settings_clients_have_the_digits_as_they_are():
     assert not task.client_tests
 
 
+@pytest.mark.usefixtures("any_content")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_images_have_the_models_type(tmp_path, dtype):
     """Files give float32; a model in float64 gets float64."""
@@ -195,6 +197,7 @@ def test_a_missing_root_or_file_is_answered_with_what_to_put_where(tmp_path, dat
 # Domains
 
 
+@pytest.mark.usefixtures("any_content")
 def test_every_corruption_of_cifar10_c_is_a_client_that_tests_on_its_own_fifth(tmp_path):
     """Twelve photographs for training and three for testing, the same ones in each corruption."""
     write_cifar10_c(tmp_path, ["fog", "snow"], list(range(10)) + [0] * 5)
@@ -217,6 +220,7 @@ def test_every_corruption_of_cifar10_c_is_a_client_that_tests_on_its_own_fifth(t
     assert not same(task.clients[0], other.clients[0])
 
 
+@pytest.mark.usefixtures("any_content")
 def test_cifar10_c_has_fifteen_clients_unless_corruptions_are_named(tmp_path):
     """UniFed's three, four, three and five, by family; domains need no file."""
     config = configure(dataset="cifar10-c", root=tmp_path)
@@ -370,7 +374,8 @@ def test_data_depend_on_the_seed_and_on_nothing_else(settings):
     assert not same_tasks(first, other)
 
 
-def test_the_noise_in_the_test_images_depends_on_the_seed_too(tmp_path, any_content):
+@pytest.mark.usefixtures("any_content")
+def test_the_noise_in_the_test_images_depends_on_the_seed_too(tmp_path):
     """MNIST's test images are the same for every seed; what is done to them is not."""
     write_twelve(tmp_path, "mnist")
     settings = {"dataset": "mnist", "root": tmp_path, "clients": 2, "corruptions": ["shot_noise"]}

@@ -23,12 +23,22 @@ from standard_files import (
     write_camelyon,
     write_cifar10,
     write_cifar10_c,
+    write_cifar100,
     write_mnist,
     write_picture,
 )
 
-from securefl.data.cifar import Cifar100Target, load_cifar10, load_cifar10_c, load_cifar100
-from securefl.data.files import check_md5
+from securefl.data import cifar
+from securefl.data.cifar import (
+    Cifar100Target,
+    load_cifar10,
+    load_cifar10_c,
+    load_cifar100,
+    read_cifar10,
+    read_cifar10_c,
+    read_cifar100,
+)
+from securefl.data.files import check_file
 from securefl.data.folders import load_camelyon17, load_domain_folders
 from securefl.data.mnist import (
     FASHION_MNIST_SHA256,
@@ -38,6 +48,7 @@ from securefl.data.mnist import (
     read_idx,
 )
 from securefl.errors import ConfigError, DataError
+from securefl.settings.data import DataTable
 
 # MNIST and EMNIST
 
@@ -78,11 +89,12 @@ def test_content_counts_and_not_how_it_was_packed(tmp_path):
 
 
 def test_a_checksum_is_that_of_the_bytes(tmp_path):
-    """MD5 of nothing at all is a number everyone knows."""
+    """MD5 and SHA-1 of nothing at all are numbers everyone knows."""
     (tmp_path / "empty").write_bytes(b"")
-    check_md5(tmp_path / "empty", "d41d8cd98f00b204e9800998ecf8427e")
-    with pytest.raises(DataError, match="download it again"):
-        check_md5(tmp_path / "empty", "0" * 32)
+    check_file(tmp_path / "empty", "md5", "d41d8cd98f00b204e9800998ecf8427e")
+    check_file(tmp_path / "empty", "sha1", "da39a3ee5e6b4b0d3255bfef95601890afd80709")
+    with pytest.raises(DataError, match=r"MD5 is d41d.*download it again"):
+        check_file(tmp_path / "empty", "md5", "0" * 32)
 
 
 def test_emnist_stands_upright(tmp_path):
@@ -229,6 +241,35 @@ def test_a_damaged_cifar_file_is_refused_by_name(tmp_path, content, rule):
     (tmp_path / "data_batch_3.bin").write_bytes(content)
     with pytest.raises(DataError, match=f"data_batch_3.bin: .*{rule}"):
         load_cifar10(tmp_path)
+
+
+CIFARS = {
+    "cifar10": (write_cifar10, read_cifar10, "CIFAR10_SHA1", "sha1"),
+    "cifar100": (write_cifar100, read_cifar100, "CIFAR100_SHA1", "sha1"),
+    "cifar10-c": (write_cifar10_c, read_cifar10_c, "CIFAR10_C_MD5", "md5"),
+}
+
+
+@pytest.mark.parametrize("name", CIFARS)
+def test_each_file_of_cifar_is_compared_whatever_archive_it_came_in(tmp_path, monkeypatch, name):
+    """A changed pixel shows; the known digests are of other files than these."""
+    write, read, known, algorithm = CIFARS[name]
+    write(tmp_path)
+    more = {"corruptions": ["fog"]} if name == "cifar10-c" else {}
+    data = DataTable(dataset=name, root=str(tmp_path), **more)
+    with pytest.raises(DataError, match=f"{algorithm.upper()} is .*download it again"):
+        read(data, 0)
+    paths = sorted(tmp_path.iterdir())
+    assert {path.name for path in paths} <= set(getattr(cifar, known))
+    own = {path.name: hashlib.new(algorithm, path.read_bytes()).hexdigest() for path in paths}
+    monkeypatch.setattr(cifar, known, own)
+    read(data, 0)
+    for path in paths:
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(DataError, match=rf"{path.name}: {algorithm.upper()} is"):
+            read(data, 0)
+        path.write_bytes(content)
 
 
 # CIFAR-10-C

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from standard_files import write_cifar10
 
 import securefl
-from securefl.data import federation
+from securefl.data import cifar, federation
 from securefl.data.digits import load_digits
 from securefl.data.federation import load_federation
 from securefl.data.public import content_digests
@@ -73,9 +73,10 @@ def test_who_is_of_low_quality_hangs_on_the_seed():
     assert not task_of().qualities
 
 
-def test_colour_images_can_be_of_low_quality(tmp_path):
+def test_colour_images_can_be_of_low_quality(tmp_path, monkeypatch):
     """CIFAR-10's too, by patches of photographs in colour."""
     write_cifar10(tmp_path)
+    monkeypatch.setattr(cifar, "CIFAR10_SHA1", {})
     files = ["data.dataset=cifar10", f"data.root='{tmp_path}'", "data.clients=3"]
     task = task_of(*files, "data.quality={irrelevant=0.34, noisy=0.33}", "model.name=cnn")
     assert sorted(task.qualities) == ["irrelevant", "noisy", "normal"]
