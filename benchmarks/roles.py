@@ -28,7 +28,7 @@ from securefl.federation.opening_history import ModelRow, ScoresRow
 from securefl.network.authority import RELEASES
 from securefl.runs.folder_files import INCIDENTS, MODEL
 from securefl.runs.folder_reader import read_rows, read_run
-from securefl_keys.rehearsal import make_consortium
+from securefl_cli.demo_sites import make_consortium
 
 SERVER, AUTHORITY = "hub", "authority"
 PASSPHRASE = "any words, for a federation that lasts minutes"

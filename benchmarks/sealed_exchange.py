@@ -33,8 +33,8 @@ from securefl.network.identity import ProcessIdentity
 from securefl.network.trust import Role
 from securefl.settings.digests import settings_digest
 from securefl.types import Kind, MessageSpec
+from securefl_keys.authority_keys import FolderKeeper
 from securefl_keys.bundle import SoundBundle
-from securefl_keys.live_keys import FolderKeeper
 
 Answer = TypeVar("Answer")
 REPEATS = 50

@@ -32,8 +32,8 @@ from securefl.network.identity import ProcessIdentity
 from securefl.network.trust import Role
 from securefl.report.plots import COLOURS, bare, png
 from securefl.runs.round_metrics import read_metrics
+from securefl_cli.demo_sites import make_consortium
 from securefl_keys.bundle import SoundBundle, process_identity
-from securefl_keys.rehearsal import make_consortium
 
 SIZES = (1_000, 100_000, 1_000_000, 100_000_000)
 """Bytes each way."""

@@ -4,6 +4,8 @@
 
 A plain round is one of FedAvg in the clear, from its clients to the next state. A sealed statistic
 is one sum of FedTAN's first step, from the layer that asks for it to the layer that has its total.
+A setting is FixBN's name, from `--set` to a round of it: modules of which a function has as a
+variable, or returns, the name, the choice of that name, its policy, or what this says of a round.
 """
 
 from __future__ import annotations
@@ -19,26 +21,37 @@ import click
 import torch
 
 import securefl
+from securefl.algorithms.normalisation.fixbn import FixBN, FrozenBN, Window
+from securefl.algorithms.normalisation.policy import RoundNorm
 from securefl.build.simulation import simulated
 from securefl.federation.clients_round import ClientsRound
 from securefl.runs.loop import Rounds
 
 ROOT = Path(securefl.__file__).parent
 N_CLIENTS = 4
+KINDS = (FrozenBN, FixBN, Window, RoundNorm)
 
 
 class Walk:
-    """Modules in the order in which they are entered, and how often the file changes."""
+    """Modules in the order in which they are entered, and how often the file changes.
 
-    def __init__(self) -> None:
+    Args:
+        held: function that tells values, of which modules hold one that are alone counted, in the
+            order in which they are left; None for all that are entered.
+    """
+
+    def __init__(self, held: Callable[[Any], bool] | None = None) -> None:
+        self._held = held
         self.modules: dict[str, None] = {}
         self.n_changes = 0
         self._last = ""
 
-    def __call__(self, frame: FrameType, event: str, _arg: Any) -> None:
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         """Note an event: see `sys.setprofile`."""
         path = Path(frame.f_code.co_filename)
-        if event != "call" or not path.is_relative_to(ROOT):
+        if event != ("return" if self._held else "call") or not path.is_relative_to(ROOT):
+            return
+        if self._held and not any(map(self._held, (arg, *frame.f_locals.values()))):
             return
         name = path.relative_to(ROOT).with_suffix("").as_posix()
         self.modules[name] = None
@@ -103,9 +116,24 @@ def sealed_statistic() -> Walk:
     return walk
 
 
+def setting() -> Walk:
+    """Follow FixBN's name and what becomes of it, with the window rule, for one round."""
+
+    def held(value: Any) -> bool:
+        return value == "fixbn" if isinstance(value, str) else isinstance(value, KINDS)
+
+    def work() -> None:
+        name, switch = "algorithm.name=fixbn", "algorithm.switch=window"
+        rounds = federation(name, switch, "exchange.encrypt=none", "run.rounds=40")
+        rounds.step()
+        rounds.close()
+
+    return Walk(held).of(work)
+
+
 @click.command(help=__doc__)
 def main() -> None:
-    """Print both walks."""
+    """Print the walks."""
     torch.set_num_threads(1)
     for title, walk in (
         ("A plain FedAvg round", plain_round()),
@@ -114,6 +142,9 @@ def main() -> None:
         print(f"{title} of {N_CLIENTS} clients: {len(walk.modules)} modules, ", end="")
         print(f"{walk.n_changes} changes of file")
         print("    " + " ".join(walk.modules))
+    walk = setting()
+    print(f'algorithm.name = "fixbn": {len(walk.modules)} modules hold it')
+    print("    " + " ".join(walk.modules))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from securefl.algorithms.normalisation.normalisation import Normalisation as Normalisation
     from securefl.algorithms.servers.server_optimiser import ServerOptimiser as ServerOptimiser
     from securefl.algorithms.solvers.solver import Solver as Solver
     from securefl.audit.audits import audit_run as audit_run
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from securefl.report.external import LeaveOneOut as LeaveOneOut
     from securefl.runs.loop import Result as Result
     from securefl.selection.selector import Selector as Selector
+    from securefl.settings.axes import Normalisation as Normalisation
     from securefl.settings.choice import allow_code as allow_code
     from securefl.settings.load import load_config as load_config
     from securefl.settings.tables import Config as Config
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Config": "securefl.settings.tables",
     "LeaveOneOut": "securefl.report.external",
-    "Normalisation": "securefl.algorithms.normalisation.normalisation",
+    "Normalisation": "securefl.settings.axes",
     "Result": "securefl.runs.loop",
     "SecureFLError": "securefl.errors",
     "Selector": "securefl.selection.selector",

@@ -25,7 +25,7 @@ from securefl.losses.kinds import loss_name, takes_floats, takes_survival
 from securefl.metrics.chosen import Measure, chosen_metric
 from securefl.models.build import build_model
 from securefl.settings.choice import Choice
-from securefl.settings.clashes import reads_public
+from securefl.settings.clashes import public_reader
 from securefl.settings.data_set import numbered, require_data_set
 from securefl.settings.tables import Config
 from securefl.trial import labelled, require_plain, tried
@@ -214,7 +214,7 @@ def configured_task(config: Config) -> Task:
     require_data_set(config)
     model, seed = config.model, config.run.seed
     dtype = getattr(torch, model.dtype)
-    n_public = config.data.public or (N_PUBLIC if reads_public(config) else 0)
+    n_public = config.data.public or (N_PUBLIC if public_reader(config) else 0)
     data = load_federation(config.data, seed, dtype, n_public)
     x, _ = data.test
     built = build_model(

@@ -21,7 +21,7 @@ from importlib import import_module
 READ = (
     *("securefl_cli.main", "securefl_cli.serve", "securefl_cli.site", "securefl_cli.keys"),
     *("securefl.build.run", "securefl.network.server", "securefl.network.client"),
-    *("securefl.network.authority", "securefl.network.party", "securefl_keys.live_keys"),
+    *("securefl.network.authority", "securefl.network.party", "securefl_keys.authority_keys"),
     *("sklearn.datasets", "sklearn.model_selection", "prometheus_client", "torch._dynamo"),
 )
 """Modules of all roles of a federation; the first optimiser of torch's loads its compiler."""

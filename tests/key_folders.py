@@ -12,13 +12,25 @@ from typing import Any
 
 import pytest
 
-from securefl_keys import sealed_file
+from securefl.exchange.card_keys import CardKeys
+from securefl_keys import layout, sealed_file
+from securefl_keys.roster import card_keys_in
 from securefl_keys.verification import describe
 
 PASSPHRASE = "correct horse battery staple"
 CARD_SECRET = "authority/secret.key"
 CARD_KEYS = ("authority/public.key", "server/public.key", "clients/public.key")
 CARD_FILES = (CARD_SECRET, *CARD_KEYS)
+
+
+def load_client(directory: Path) -> CardKeys:
+    """Load the card keys that a client holds."""
+    return card_keys_in(directory, layout.CLIENT_KEY)
+
+
+def load_server(directory: Path) -> CardKeys:
+    """Load the card keys that the server holds."""
+    return card_keys_in(directory, layout.SERVER_KEY)
 
 
 def rewritten(path: Path, **fields: Any) -> str:

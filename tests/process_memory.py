@@ -9,8 +9,8 @@ import numpy as np
 from processes import CLIENTS, PASSPHRASE, passphrase_of
 
 from securefl_keys import layout
+from securefl_keys.authority_keys import load_authority
 from securefl_keys.identity import load_identity, open_ca_key
-from securefl_keys.loading import load_authority
 
 SEALED = (layout.AUTHORITY_KEY, layout.CA_KEY, layout.AUTHORITY_IDENTITY)
 OVERLAP = 64

@@ -44,16 +44,14 @@ from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.settings.digests import settings_digest, study_digest
 from securefl_keys import layout
+from securefl_keys.authority_keys import FolderKeeper, load_all
 from securefl_keys.bundle import SoundBundle, process_identity
 from securefl_keys.certificate_form import Holder
-from securefl_keys.certificates import holder_certificate, issue
+from securefl_keys.certificates import holder_certificate, issue, issue_transport, transport_key
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export_all
 from securefl_keys.identity import load_identity, make_identities
-from securefl_keys.live_keys import FolderKeeper
-from securefl_keys.loading import load_all
 from securefl_keys.membership import JoinApproval, approve
-from securefl_keys.party_certificates import issue_transport, transport_key
 from securefl_keys.policy import DEFAULT
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate, sign_policy

@@ -140,7 +140,6 @@ WRONG = {
         )
         for table, base, public in (
             ("solver", "SolverChoice", "Solver"),
-            ("algorithm", "NormalisationChoice", "Normalisation"),
             ("server", "ServerChoice", "ServerOptimiser"),
             ("selection", "SelectorChoice", "Selector"),
             ("selection", "DrawnSelector", "Selector"),

@@ -15,7 +15,7 @@ import securefl
 from securefl.build.own_data import task_at
 from securefl.errors import ConfigError
 from securefl.network.party import client_party
-from securefl.settings.samples_clashes import public_reader
+from securefl.settings.clashes import public_reader
 
 COLUMNS = ("age", "pressure", "smokes")
 TABLES = (

@@ -15,7 +15,7 @@ from securefl.exchange.officer import KeySet
 from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.bundle_keeper import BundleKeeper
 from securefl.settings.digests import settings_digest, study_digest
-from securefl_keys.loading import load_authority
+from securefl_keys.authority_keys import load_authority
 from securefl_keys.officer_card import load_officer, make_card
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate, set_officers

@@ -1,18 +1,23 @@
 """`securefl audit`: views of each party of a run, attacks on them, and promises to hold against."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from securefl_cli import audit_report
 from securefl_cli.as_json import json_option, say_json
 from securefl_cli.completion import run_argument
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.own_data import Own, allowed_model_option, own_task_of, sites_option
 from securefl_cli.progress import steps_bar
+
+if TYPE_CHECKING:
+    from securefl_cli.audit_report import Signing
 
 
 @click.command()
@@ -117,6 +122,7 @@ def audit(  # noqa: PLR0913  (a command has its options)
     from securefl.audit.audits import FULL, QUICK, audit_run
     from securefl.audit.findings import PAGE
     from securefl.audit.page import html_page, in_terminal
+    from securefl_cli.audit_report import Signing, auditor, page_in
 
     page = out or run_folder / PAGE
     if yes and not sign:
@@ -124,14 +130,14 @@ def audit(  # noqa: PLR0913  (a command has its options)
     if sign or verify:
         _require_no_audit(sign, verify=verify)
     if sign:
-        signing = audit_report.Signing(sign, passphrase_file, read=yes)
+        signing = Signing(sign, passphrase_file, read=yes)
         _sign(run_folder, page, keys, signing, as_json=as_json)
         return
     if verify:
         _verify(run_folder, page, keys, as_json=as_json)
         return
     _check(page, out)
-    by = audit_report.auditor(keys, openings, audit_report.page_in(page, run_folder))
+    by = auditor(keys, openings, page_in(page, run_folder))
     if task and sites:
         raise click.UsageError("--task or --site: a run has one task")
     own_task = own_task_of(task) if task else None
@@ -160,11 +166,13 @@ def _sign(
     run_folder: Path,
     page: Path,
     keys: Path | None,
-    by: audit_report.Signing,
+    by: Signing,
     *,
     as_json: bool,
 ) -> None:
     """Sign a report that is there; see `audit_report`."""
+    from securefl_cli import audit_report
+
     if keys is None:
         raise click.UsageError("--sign goes with --keys, the consortium's folder or bundle")
     path, signature = audit_report.sign(run_folder, page, keys, by)
@@ -177,6 +185,8 @@ def _sign(
 
 def _verify(run_folder: Path, page: Path, keys: Path | None, *, as_json: bool) -> None:
     """Check a report that is there, with keys its signatures, too; see `audit_report`."""
+    from securefl_cli import audit_report
+
     if as_json:
         checked = audit_report.checked(run_folder, page, keys)
         say_json(checked)

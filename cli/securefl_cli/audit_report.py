@@ -1,24 +1,44 @@
 """Signing of an audit's report, and the check that it and its run are unchanged."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
+from securefl.audit.findings import signature_of, signatures, verdicts_in
+from securefl.audit.provenance import (
+    CERTIFIER,
+    Auditor,
+    ConsortiumFiles,
+    Party,
+    certifiers_in,
+    differences,
+    read_file,
+)
+from securefl.crypto.artefact import digest, moment
+from securefl.errors import (
+    CertificateRevoked,
+    ConfigError,
+    FileSignatureRefused,
+    ForeignAuthority,
+    KeyFileError,
+    RunFolderError,
+    UnknownClient,
+)
+from securefl.exchange.card_keys import CardKeys
+from securefl.io.text import printable
 from securefl_cli.passphrase import read_passphrase
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from securefl.audit.provenance import Auditor, Party
-    from securefl.errors import KeyFileError
-    from securefl.exchange.card_keys import CardKeys
-    from securefl_keys.certificates import HolderCertificate
-    from securefl_keys.identity import Identity
-    from securefl_keys.roster import VerifiedRoster
+from securefl_keys import layout
+from securefl_keys.bundle import CARDS
+from securefl_keys.certificate_form import der_of, key_id_of, read_pem
+from securefl_keys.certificates import HolderCertificate, authority_certificate
+from securefl_keys.identity import Identity, load_identity
+from securefl_keys.key_files import found_in, text_of
+from securefl_keys.policy import load_policy
+from securefl_keys.roster import VerifiedRoster, card_keys_in, load_officers, load_roster
+from securefl_keys.signed_report import SignedReport, own_certificate, signer_of, verified_report
 
 
 def auditor(keys: Path | None, log: Path | None, page: str | None) -> Auditor:
@@ -27,13 +47,6 @@ def auditor(keys: Path | None, log: Path | None, page: str | None) -> Auditor:
     Raises:
         KeyFileError: `keys` is no consortium's folder.
     """
-    from securefl.audit.provenance import Auditor, ConsortiumFiles
-    from securefl.crypto.artefact import digest
-    from securefl_keys import layout
-    from securefl_keys.key_files import text_of
-    from securefl_keys.policy import load_policy
-    from securefl_keys.roster import load_officers, load_roster
-
     if keys is None:
         return Auditor(openings=log, page=page)
     roster, policy, card = load_roster(keys), load_policy(keys), _card_key(keys)
@@ -58,10 +71,6 @@ def auditor(keys: Path | None, log: Path | None, page: str | None) -> Auditor:
 
 def _parties(keys: Path, roster: VerifiedRoster) -> Iterator[Party]:
     """Yield all that the consortium knows: members, former ones, and both authorities."""
-    from securefl.audit.provenance import CERTIFIER, Party
-    from securefl.crypto.artefact import digest, moment
-    from securefl_keys.certificate_form import der_of, key_id_of
-
     for entry in roster.file.revoked:
         yield Party(entry.name, entry.role, key=entry.key_id, revoked=entry.at)
     for member in [*roster.members.values(), *_authority(keys, roster)]:
@@ -91,11 +100,7 @@ def _authority(keys: Path, roster: VerifiedRoster) -> Iterator[HolderCertificate
     Raises:
         KeyFileError: it is damaged, or not of this consortium's authority.
     """
-    from securefl_keys.key_files import found_in, text_of
-    from securefl_keys.layout import AUTHORITY_CERTIFICATE, BUNDLED_CERTIFICATE
-    from securefl_keys.party_certificates import authority_certificate
-
-    for path in (keys / AUTHORITY_CERTIFICATE, keys / BUNDLED_CERTIFICATE):
+    for path in (keys / layout.AUTHORITY_CERTIFICATE, keys / layout.BUNDLED_CERTIFICATE):
         if path.exists():
             with found_in(path):
                 yield authority_certificate(text_of(path), roster.ca)
@@ -103,9 +108,6 @@ def _authority(keys: Path, roster: VerifiedRoster) -> Iterator[HolderCertificate
 
 def _card_key(keys: Path) -> CardKeys | None:
     """Return the card keys of a key folder or a bundle of any role; None where it has none."""
-    from securefl_keys.bundle import CARDS
-    from securefl_keys.roster import card_keys_in
-
     found = [path for path in CARDS.values() if (keys / path).exists()]
     return card_keys_in(keys, found[0]) if found else None
 
@@ -131,8 +133,6 @@ IF_UNLISTED = (
 
 def _read(page: Path) -> dict[str, bytes]:
     """Return the files of a report by name, read once; raises RunFolderError."""
-    from securefl.audit.provenance import read_file
-
     return {path.name: read_file(path) for path in (page, page.with_suffix(".json"))}
 
 
@@ -144,11 +144,6 @@ def _roster_of(page: Path, files: Mapping[str, bytes], keys: Path) -> VerifiedRo
         ForeignAuthority: the report names another certificate authority.
         RunFolderError: the report is none.
     """
-    from securefl.audit.provenance import certifiers_in
-    from securefl.errors import ForeignAuthority, RunFolderError
-    from securefl.io.text import printable
-    from securefl_keys.roster import load_roster
-
     roster, numbers = load_roster(keys), page.with_suffix(".json")
     try:
         named = certifiers_in(files[numbers.name])
@@ -167,8 +162,6 @@ def _roster_of(page: Path, files: Mapping[str, bytes], keys: Path) -> VerifiedRo
 
 def _consortium_said(roster: VerifiedRoster, numbers: bytes) -> str:
     """Return in words whose roster it is, and whether the report names the same authority."""
-    from securefl.audit.provenance import certifiers_in
-
     ca = f"{roster.ca.name}, certificate authority SHA-256 {roster.ca.fingerprint}"
     if certifiers_in(numbers):
         return f"{ca}, as in the report"
@@ -181,9 +174,6 @@ def _changed(folder: Path, page: Path, files: Mapping[str, bytes]) -> str:
     Raises:
         RunFolderError: a file cannot be read.
     """
-    from securefl.audit.provenance import differences
-    from securefl.io.text import printable
-
     numbers = files[page.with_suffix(".json").name]
     found = differences(folder, numbers, page_in(page, folder), files[page.name])
     return printable("; ".join(found))
@@ -227,12 +217,6 @@ def sign(folder: Path, page: Path, keys: Path, by: Signing) -> tuple[Path, bytes
         ClickException: a file of the run is another than when it was audited, or the verdicts are
             not those that were read.
     """
-    from securefl.audit.findings import signature_of, verdicts_in
-    from securefl.errors import UnknownClient
-    from securefl.io.text import printable
-    from securefl_keys.identity import load_identity
-    from securefl_keys.signed_report import SignedReport, own_certificate
-
     files = _read(page)
     roster = _roster_of(page, files, keys)
     if changed := _changed(folder, page, files):
@@ -262,12 +246,6 @@ def sign(folder: Path, page: Path, keys: Path, by: Signing) -> tuple[Path, bytes
 
 def _require_own(path: Path, identity: Identity) -> None:
     """Raise FileSignatureRefused where a signature of another certificate lies there already."""
-    from securefl.audit.provenance import read_file
-    from securefl.crypto.artefact import digest
-    from securefl.errors import FileSignatureRefused, KeyFileError
-    from securefl_keys.certificate_form import der_of, read_pem
-    from securefl_keys.signed_report import signer_of
-
     if not path.exists():
         return
     try:
@@ -283,8 +261,6 @@ def _require_own(path: Path, identity: Identity) -> None:
 
 def _require_read(page: Path) -> None:
     """Ask whether the verdicts that were said are those that were read; raises as `sign`."""
-    from securefl.errors import ConfigError
-
     if not sys.stdin.isatty():
         raise ConfigError(
             f"{page}: nobody at a terminal says that these verdicts were read, so nothing was "
@@ -298,11 +274,6 @@ def _signers(
     page: Path, files: Mapping[str, bytes], roster: VerifiedRoster
 ) -> tuple[list[dict[str, str]], dict[str, KeyFileError]]:
     """Return who has signed a report, and why other signatures, by their files, do not hold."""
-    from securefl.audit.findings import signatures
-    from securefl.audit.provenance import read_file
-    from securefl.errors import KeyFileError
-    from securefl_keys.signed_report import verified_report
-
     signers, wrong = list[dict[str, str]](), dict[str, KeyFileError]()
     for path in signatures(page):
         try:
@@ -342,8 +313,6 @@ def _problems(
 
 def _advice(wrong: Iterable[KeyFileError]) -> str:
     """Return what to do about these signatures, of files that are as they were signed."""
-    from securefl.errors import CertificateRevoked, UnknownClient
-
     kinds = {type(error) for error in wrong}
     if not kinds <= {CertificateRevoked, UnknownClient}:
         return IF_IT_DIFFERS

@@ -1,7 +1,5 @@
 """`securefl data`: the data sets, and which of them can be read here."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from pathlib import Path

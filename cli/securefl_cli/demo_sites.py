@@ -107,8 +107,6 @@ def demo_sites(rounds: int, seed: int, folder: Path, officers: Sequence[str] = (
 
 def prepare(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) -> None:
     """Write what the parties of the demo have: settings, keys, identities, bundles, data."""
-    from securefl_keys.rehearsal import make_consortium
-
     folder.mkdir(parents=True)
     passphrase = secrets.token_urlsafe(24)
     hospitals = list(HOSPITALS)
@@ -119,6 +117,55 @@ def prepare(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) 
             job.write(OF_OFFICERS)
     (folder / "run").mkdir()  # the server's; where it is mounted, it has to be there
     click.echo(f"Three hospitals' files, keys and settings: {folder}", err=True)
+
+
+def make_consortium(
+    folder: Path,
+    clients: Sequence[str],
+    server: str,
+    passphrase: str,
+    *,
+    name: str,
+    officers: Sequence[str] = (),
+) -> None:
+    """Make keys, members and bundles in `folder`, and a file with the one passphrase of them all.
+
+    More than half of the authority and `officers` open sums.
+    Real parties each make their own key on their own machine, under a passphrase of their own.
+
+    Raises:
+        ConfigError: the passphrase is empty.
+        KeyFileError: a folder is there already, or cannot be written.
+        RequestRefused: a name cannot be a member's.
+    """
+    from securefl_keys import layout
+    from securefl_keys.consortium import init_folder
+    from securefl_keys.export import export_all
+    from securefl_keys.identity import make_identities
+    from securefl_keys.membership import JoinApproval, approve
+    from securefl_keys.officer_card import make_card
+    from securefl_keys.rotation import set_officers
+
+    path = folder / "passphrase"
+    path.touch(mode=0o600)
+    path.write_text(passphrase + "\n")
+    keys = folder / "keys"
+    init_folder(keys, passphrase, consortium=name)
+    requests = (
+        *make_identities(folder, clients, "client", passphrase),
+        *make_identities(folder, [server], "server", passphrase),
+        *make_identities(folder, officers, "officer", passphrase),
+    )
+    members = (*clients, server, *officers)
+    certificates = [folder / member / layout.IDENTITY_CERTIFICATE for member in members]
+    approve(keys, list(map(JoinApproval, requests, certificates)), passphrase)
+    if officers:
+        cards = [
+            make_card(folder / officer, 2, passphrase, folder / officer / "card-2.json")
+            for officer in officers
+        ]
+        set_officers(keys, passphrase, cards, (1 + len(cards)) // 2 + 1)
+    export_all(keys, folder / "bundles", passphrase)
 
 
 class _Process:

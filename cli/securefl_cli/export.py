@@ -1,7 +1,5 @@
 """`securefl export` and `card`: a finished run's model, to take along, and what to say of it."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

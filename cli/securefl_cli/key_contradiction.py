@@ -1,7 +1,5 @@
 """`securefl keys contradiction`: what a client kept of a server that has shown it two models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

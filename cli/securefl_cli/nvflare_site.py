@@ -30,8 +30,8 @@ from securefl_cli.passphrase import (
 )
 from securefl_cli.roles import authority_process, officer_process, rounds_left
 from securefl_keys import layout
+from securefl_keys.authority_keys import alone
 from securefl_keys.bundle import SoundBundle, process_identity
-from securefl_keys.live_keys import alone
 from securefl_keys.roster import load_roster
 
 FILE, VARIABLE = "securefl.toml", "SECUREFL_NVFLARE"

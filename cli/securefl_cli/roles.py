@@ -14,8 +14,8 @@ from securefl.runs.folder_writer import RunFolder
 from securefl.settings.digests import settings_digest, study_digest
 from securefl.settings.tables import Config
 from securefl_keys import layout
+from securefl_keys.authority_keys import FolderKeeper
 from securefl_keys.bundle import SoundBundle
-from securefl_keys.live_keys import FolderKeeper
 from securefl_keys.officer_card import load_officer
 
 

@@ -410,8 +410,8 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
         made = f"ephemeral keys of {n_officers} officers" if n_officers > 1 else "ephemeral keys"
         click.echo(f"No --keys given: using {made}, which end with this process.", err=True)
         return {}
+    from securefl_keys.authority_keys import load_all
     from securefl_keys.identity import load_identities
-    from securefl_keys.loading import load_all
 
     try:
         found = folder.is_dir()

@@ -74,8 +74,8 @@ def serve_openings(  # noqa: PLR0913, PLR0917
     from securefl.network.connect import Address
     from securefl_cli.roles import authority_process
     from securefl_keys import layout
+    from securefl_keys.authority_keys import alone
     from securefl_keys.bundle import process_identity
-    from securefl_keys.live_keys import alone
     from securefl_keys.roster import load_roster
 
     at = Address.parse(server)
@@ -141,8 +141,8 @@ def serve_key_sums(  # noqa: PLR0913, PLR0917
     config = load_config(config_file, settings)
     from securefl.network.connect import Address
     from securefl_cli.roles import officer_process
+    from securefl_keys.authority_keys import alone
     from securefl_keys.bundle import SoundBundle, process_identity
-    from securefl_keys.live_keys import alone
 
     at = Address.parse(server)
     sound = SoundBundle.load(bundle, "officer")

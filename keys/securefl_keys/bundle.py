@@ -1,6 +1,6 @@
 """Bundles: the files that one role may hold, under one signed list; read, and kept up to date.
 
-It is laid out as a key folder, so that `load_client` and `load_server` read it.
+It is laid out as a key folder, so that `card_keys_in` reads it.
 
 Nothing here reads a secret key but that of an identity: a server loads it.
 """
@@ -23,14 +23,16 @@ from securefl.federation.message import Roster
 from securefl.network.identity import ProcessIdentity
 from securefl_keys import layout
 from securefl_keys.certificate_form import Role, read_pem
-from securefl_keys.certificates import ConsortiumAuthority, holder_certificate, read_authority
-from securefl_keys.identity import load_identity
-from securefl_keys.key_files import MAX_FILE_BYTES, found_in, parsed, require_no_secret, text_of
-from securefl_keys.party_certificates import (
+from securefl_keys.certificates import (
+    ConsortiumAuthority,
     authority_certificate,
+    holder_certificate,
+    read_authority,
     transport_holder,
     transport_key,
 )
+from securefl_keys.identity import load_identity
+from securefl_keys.key_files import MAX_FILE_BYTES, found_in, parsed, require_no_secret, text_of
 from securefl_keys.policy import PolicyFile
 from securefl_keys.roster import ALONE, OfficersFile, VerifiedRoster
 from securefl_keys.signed_file import Counting, SignedFile, now

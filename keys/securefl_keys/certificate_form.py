@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
@@ -199,6 +199,22 @@ def public_key_of(certificate: x509.Certificate) -> Ed25519PublicKey:
         key = None
     if not isinstance(key, Ed25519PublicKey):
         raise CertificateRefused("its key is not Ed25519, as all of a consortium are")
+    return key
+
+
+def is_p256(key: object) -> bool:
+    """Return whether it is a public key on P-256."""
+    return isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP256R1)
+
+
+def transport_public_key_of(certificate: x509.Certificate) -> EllipticCurvePublicKey:
+    """Return the key in a transport certificate; raises CertificateRefused for another kind."""
+    try:
+        key = certificate.public_key()
+    except UNREADABLE:  # of an algorithm that `cryptography` does not know
+        key = None
+    if not isinstance(key, EllipticCurvePublicKey) or not is_p256(key):
+        raise CertificateRefused("its key is not P-256, as all transport keys are")
     return key
 
 

@@ -13,15 +13,17 @@ from securefl.errors import KeyFileError
 from securefl.exchange.policy import Policy
 from securefl_keys import layout
 from securefl_keys.certificate_form import AUTHORITY, pem_of
-from securefl_keys.certificates import ConsortiumAuthority, make_authority, read_authority
-from securefl_keys.identity import load_identity, seal_ca_key, seal_identity_key
-from securefl_keys.key_files import appearing_whole, found_in, text_of, write_new
-from securefl_keys.party_certificates import (
+from securefl_keys.certificates import (
     CertificateFile,
+    ConsortiumAuthority,
     issue_file,
+    make_authority,
+    read_authority,
     transport_key,
     with_transport,
 )
+from securefl_keys.identity import load_identity, seal_ca_key, seal_identity_key
+from securefl_keys.key_files import appearing_whole, found_in, text_of, write_new
 from securefl_keys.policy import DEFAULT, POLICY_FORMAT, PolicyFile, stated
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile
 from securefl_keys.sealed_keys import seal_secret

@@ -15,6 +15,7 @@ from securefl_keys.bundle import (
     Manifest,
 )
 from securefl_keys.certificate_form import ROLES, Role
+from securefl_keys.certificates import authority_certificate
 from securefl_keys.key_files import (
     appearing_whole,
     found_in,
@@ -23,7 +24,6 @@ from securefl_keys.key_files import (
     text_of,
     write_new,
 )
-from securefl_keys.party_certificates import authority_certificate
 from securefl_keys.policy import PolicyFile
 from securefl_keys.roster import VerifiedRoster, card_keys_in
 from securefl_keys.signed_file import now

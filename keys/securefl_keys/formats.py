@@ -8,13 +8,13 @@ from typing import Protocol
 from securefl.crypto.cards import CARD_KEY_FORMAT, REPLACED, CardKey
 from securefl_keys import layout
 from securefl_keys.bundle import BUNDLE_FORMAT, Manifest
+from securefl_keys.certificates import CertificateFile
 from securefl_keys.identity import (
     SEALED_CA_KEY_FORMAT,
     SEALED_IDENTITY_FORMAT,
     SealedCaKey,
     SealedIdentityKey,
 )
-from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.policy import POLICY_FORMAT, PolicyFile
 from securefl_keys.roster import OFFICERS_FORMAT, ROSTER_FORMAT, OfficersFile, RosterFile
 from securefl_keys.sealed_keys import SEALED_KEY_FORMAT, SealedKey

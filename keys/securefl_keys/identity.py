@@ -35,15 +35,16 @@ from securefl_keys.certificate_form import (
     pem_of,
     public_key_of,
     require_name,
-)
-from securefl_keys.certificates import HolderCertificate, holder_certificate
-from securefl_keys.key_files import appearing_together, found_in, load_secret, text_of, write_new
-from securefl_keys.party_certificates import (
-    CertificateFile,
-    transport_holder,
-    transport_key,
     transport_public_key_of,
 )
+from securefl_keys.certificates import (
+    CertificateFile,
+    HolderCertificate,
+    holder_certificate,
+    transport_holder,
+    transport_key,
+)
+from securefl_keys.key_files import appearing_together, found_in, load_secret, text_of, write_new
 from securefl_keys.request import JoinRequest, make_request, read_request
 from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.sealed_file import SealedFile

@@ -19,11 +19,10 @@ from securefl.errors import KeyFileError, RequestRefused
 from securefl.io.files import settle
 from securefl_keys import layout
 from securefl_keys.certificate_form import AUTHORITY, alike, key_id_of, public_key_of
-from securefl_keys.certificates import read_authority
+from securefl_keys.certificates import CertificateFile, issue_file, read_authority
 from securefl_keys.consortium import lacking_transport
 from securefl_keys.identity import SealedIdentityKey, open_identity_key
 from securefl_keys.key_files import found_in, load_secret, replace, text_of, write_new
-from securefl_keys.party_certificates import CertificateFile, issue_file
 from securefl_keys.request import JoinRequest, make_request, read_request
 from securefl_keys.roster import (
     MAX_MEMBERS,

@@ -33,6 +33,7 @@ from securefl_keys.certificate_form import (
     Role,
     alternative_name,
     fingerprint_of,
+    is_p256,
     key_info,
     pem_blocks,
     require_name,
@@ -40,7 +41,7 @@ from securefl_keys.certificate_form import (
     strictly,
     subject,
 )
-from securefl_keys.party_certificates import ORDER, is_p256, transport_key
+from securefl_keys.certificates import ORDER, transport_key
 
 _ECDSA_WITH_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")
 

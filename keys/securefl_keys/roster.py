@@ -39,11 +39,12 @@ from securefl_keys.certificate_form import (
 from securefl_keys.certificates import (
     ConsortiumAuthority,
     HolderCertificate,
+    TransportCertificate,
     holder_certificate,
     read_authority,
+    transport_holder,
 )
 from securefl_keys.key_files import found_in, load, require_not_older, text_of
-from securefl_keys.party_certificates import TransportCertificate, transport_holder
 from securefl_keys.signed_file import Counting, SignedFile, VersionedFile, now
 
 ROSTER_FORMAT: Literal["securefl-roster/2"] = "securefl-roster/2"

@@ -3,11 +3,9 @@
 JSON in one form to the byte, so that any changed byte is refused, one that means nothing included.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -23,10 +21,7 @@ from securefl.crypto.artefact import (
     parsed_file,
 )
 from securefl.errors import FileSignatureRefused, ForeignAuthority, KeyFileError
-
-if TYPE_CHECKING:
-    from securefl_keys.certificates import ConsortiumAuthority
-
+from securefl_keys.certificates import ConsortiumAuthority
 
 SIGNATURE_BYTES = 64
 _DOMAIN = b"securefl-signed-file/1\n"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from securefl.errors import CertificateRefused, KeyFileError
 from securefl_keys import layout
+from securefl_keys.authority_keys import load_authority_keys
 from securefl_keys.bundle import Bundle
 from securefl_keys.certificate_form import Role
-from securefl_keys.certificates import ConsortiumAuthority
+from securefl_keys.certificates import CertificateFile, ConsortiumAuthority
 from securefl_keys.formats import KINDS, LAYOUT, OF_MATCHES, Facts, FileFormat, kind_at
 from securefl_keys.identity import listed, load_identity, no_tls
 from securefl_keys.key_files import (
@@ -22,8 +23,6 @@ from securefl_keys.key_files import (
     require_no_secret,
     text_of,
 )
-from securefl_keys.loading import load_authority_keys
-from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.policy import load_policy
 from securefl_keys.roster import VerifiedRoster, card_keys_in, load_officers, load_roster
 from securefl_keys.signed_file import now

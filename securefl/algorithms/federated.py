@@ -166,7 +166,7 @@ class Federated:
 
 def _travelling(state: State, norm: RoundNorm, model: nn.Module) -> dict[Kind, NamedTensors]:
     """Return the state's tensors that clients contribute to in this round."""
-    stays = norm.stays(model)
+    stays = norm.stays(state, model)
     if _input_stays(state, norm, model):
         stays = stays | standard_tensors(model)
     found = {

@@ -6,16 +6,14 @@ cancels. What is missing is in neither. Nobody learns more of a client than is i
 are sealed where statistics are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from securefl.data.samples import Samples, in_order
+from securefl.exchange.sums import Exchange
 from securefl.norms.standardised_input import (
     DEVIATION,
     MEAN,
@@ -23,9 +21,6 @@ from securefl.norms.standardised_input import (
     find_standardised,
 )
 from securefl.types import Kind, MessageSpec, State, Weighing
-
-if TYPE_CHECKING:
-    from securefl.exchange.sums import Exchange
 
 SUM, VARIANCE = "input/sum", "input/variance"
 """Names of the messages: counts and sums of columns; sums of squares about the mean over all."""

@@ -7,7 +7,7 @@ from securefl.errors import ConfigError
 from securefl.settings.axes import (
     NORMALISATIONS,
     PRIVACY,
-    NormalisationChoice,
+    Normalisation,
     PrivacyChoice,
     Weights,
 )
@@ -50,7 +50,7 @@ def noise_advice(config: Config, *, has_bn: bool, fewest_records: int) -> str:
 
 def _algorithms(
     config: Config, level: type[PrivacyChoice], *, has_bn: bool
-) -> Iterator[tuple[str, type[NormalisationChoice]]]:
+) -> Iterator[tuple[str, type[Normalisation]]]:
     """Yield the algorithms that this model may have with such noise, the run's own first."""
     own = {config.algorithm.name: type(config.algorithm)}
     for name, kind in {**own, **NORMALISATIONS.own()}.items():
@@ -62,12 +62,12 @@ def _algorithms(
 
 
 def _with_noise(
-    config: Config, kind: type[NormalisationChoice], level: type[PrivacyChoice], records: int
+    config: Config, kind: type[Normalisation], level: type[PrivacyChoice], records: int
 ) -> None:
     """Raise ConfigError where the run's other settings do not go with this noise."""
     tables = config.model_dump()
     if kind is not type(config.algorithm):
-        common = NormalisationChoice.model_fields.keys()
+        common = Normalisation.model_fields.keys()
         tables["algorithm"] = {key: tables["algorithm"][key] for key in common}
         tables["algorithm"]["name"] = kind.model_fields["name"].default
     tables["algorithm"]["weights"] = Weights.UNIFORM

@@ -18,8 +18,9 @@ from securefl.audit.exposure.inspect_bytes import ByteInspector
 from securefl.audit.exposure.leaks import InspectedRounds, Leak
 from securefl.audit.exposure.sealed_messages import SealedMessages
 from securefl.build.exchange import quorum_of, sealed_kinds
+from securefl.build.job import chosen_algorithm
 from securefl.build.simulation import simulated
-from securefl.build.training import chosen_algorithm, client_weights, precision_of
+from securefl.build.training import client_weights, precision_of
 from securefl.errors import (
     ConfigError,
     DataError,
@@ -184,7 +185,7 @@ def _travelling(config: Config, state: State, task: Task) -> dict[Kind, NamedTen
     """Return what clients send of the model in the round after `state`."""
     tensors, stays = averaged_tensors(task.model), set[str]()
     if task.algorithm is None:  # of one's own nobody knows; what is of another size is not kept
-        stays = chosen_algorithm(config).normalisation(state, task.model).stays(task.model)
+        stays = chosen_algorithm(config).normalisation(state, task.model).stays(state, task.model)
     return {
         kind: {name: value for name, value in named.items() if name not in stays}
         for kind, named in tensors.items()

@@ -4,10 +4,7 @@ The check compares contents, on every run with a public set, also for a task of 
 before anything is written; each sample of the task is hashed once for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,10 +19,7 @@ from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError, DataError
 from securefl.settings.tables import Config
-
-if TYPE_CHECKING:
-    from securefl.task import Task
-
+from securefl.task import Task
 
 _SITES_WAY_OUT = (
     "leave these out of the public file, which changes samples.public for all parties; or the site "

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from securefl.algorithms.algorithm import Algorithm
+from securefl.algorithms.federated import Federated, Momentum
 from securefl.algorithms.participation import Aggregation, Participating
+from securefl.algorithms.servers.drift import DriftServer
+from securefl.algorithms.servers.fednova import effective_steps
 from securefl.build.exchange import check_sealed, least_clients, sealed_kinds
 from securefl.build.fnr import check_refinement, expected_public, fewest_clients, refined
 from securefl.build.privacy import require_independent_records, spending, warmed_up
 from securefl.build.training import (
     check_precision,
-    chosen_algorithm,
     client_weights,
     equal_weight,
     precision_of,
@@ -154,6 +156,19 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
     evaluator = Evaluator(task, client_names(config, task))
     found = config, task, data, public, algorithm, training, weights, needed, public_samples
     return Job(*found, evaluator)
+
+
+def chosen_algorithm(config: Config, sealed: frozenset[Kind] = frozenset()) -> Federated:
+    """Build normalisation, solver, server optimiser and momentum; `sealed` kinds are encrypted."""
+    steps = effective_steps(config.algorithm.local_steps, config.train.momentum)
+    server = DriftServer() if config.solver.server_half else config.server.build(steps)
+    return Federated(
+        config.algorithm.build(config.run.rounds),
+        config.server.around(config.solver.build(), steps),
+        server,
+        Momentum(config.train.momentum_across_rounds),
+        sealed,
+    )
 
 
 def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:

@@ -1,12 +1,10 @@
 """Parties of a simulation: who seals, who adds, who opens, in the clear or under keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from securefl.build.exchange import policy_of_sums, quorum_of
+from securefl.build.job import Job
 from securefl.build.selection import profiling_of, score_noise
 from securefl.errors import ConfigError
 from securefl.exchange.card_keys import CardKeys
@@ -24,12 +22,9 @@ from securefl.federation.message import Roster
 from securefl.federation.officers import Officers, OfficersHere
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear, OpenScores, SealedMatch
 from securefl.federation.query import Profiling
+from securefl.runs.loop import Record
 from securefl.settings.tables import Config
 from securefl.types import Kind
-
-if TYPE_CHECKING:
-    from securefl.build.job import Job
-    from securefl.runs.loop import Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,8 @@
 """Differential privacy of a run: what its δ must be below, and the accounting of its releases."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -19,10 +16,8 @@ from securefl.privacy.events import Gaussian, Level, PrivacyEvent, WithoutPrivac
 from securefl.privacy.independence_check import require_independent
 from securefl.privacy.odometer import Spending
 from securefl.settings.tables import Config
+from securefl.task import Task
 from securefl.types import Plan
-
-if TYPE_CHECKING:
-    from securefl.task import Task
 
 
 def warmed_up(config: Config, task: Task) -> Task:

@@ -156,7 +156,7 @@ def _ended(result: Result, on_end: OnEnd | None) -> Result:
 
 def _require_task(task: object, keys: object) -> None:
     _require(task, Task, "task", "securefl.Task(model, clients, test)")
-    loaded = "securefl_keys.loading: load_all(Path(folder), passphrase)"
+    loaded = "securefl_keys.authority_keys: load_all(Path(folder), passphrase)"
     _require(keys, KeySet, "keys", loaded)
 
 

@@ -6,27 +6,11 @@ import torch
 from torch import nn
 
 from securefl.algorithms.algorithm import Loss, Sgd, averaged_tensors
-from securefl.algorithms.federated import Federated, Momentum
-from securefl.algorithms.servers.drift import DriftServer
-from securefl.algorithms.servers.fednova import effective_steps
 from securefl.errors import ConfigError
 from securefl.federation.training import Schedule, Training
 from securefl.settings.axes import Weights
 from securefl.settings.tables import FEWEST_ROUNDS_WITH_DROPS, Config
 from securefl.types import Floats, Kind
-
-
-def chosen_algorithm(config: Config, sealed: frozenset[Kind] = frozenset()) -> Federated:
-    """Build normalisation, solver, server optimiser and momentum; `sealed` kinds are encrypted."""
-    steps = effective_steps(config.algorithm.local_steps, config.train.momentum)
-    server = DriftServer() if config.solver.server_half else config.server.build(steps)
-    return Federated(
-        config.algorithm.build(config.run.rounds),
-        config.server.around(config.solver.build(), steps),
-        server,
-        Momentum(config.train.momentum_across_rounds),
-        sealed,
-    )
 
 
 def divergence_advice(config: Config, rounds_done: int) -> str:

@@ -5,8 +5,6 @@ crashed it and leaked heap memory. So coefficients alone travel. The receiver ch
 range, and `SealRing` writes everything else itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

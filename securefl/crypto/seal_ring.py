@@ -6,8 +6,6 @@ polynomial a, which is no secret, is x + a y. So a message is what (e + m, -s) d
 total's values what (C, S) does.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -15,7 +13,6 @@ from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tenseal as ts
@@ -24,10 +21,7 @@ from tenseal import sealapi
 
 from securefl.crypto import seal_format
 from securefl.crypto.derived import Coefficients, Words, common_polynomial
-
-if TYPE_CHECKING:
-    from securefl.crypto.params import RingParameters
-
+from securefl.crypto.params import RingParameters
 
 Reals = NDArray[np.float64]
 """Values of shape (N,): real parts of the slots, then imaginary ones."""

@@ -1,11 +1,8 @@
 """Scores of a run, round by round: of the global model, or of each client's own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +14,9 @@ from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
 from securefl.metrics.chosen import chosen_metric, inferred_metric
 from securefl.metrics.metric import Metric, PooledScore
+from securefl.task import Task
 from securefl.trial import labelled, tried
 from securefl.types import ClientState, NamedTensors, State
-
-if TYPE_CHECKING:
-    from securefl.task import Task
 
 
 class Evaluator:

@@ -1,5 +1,6 @@
 """Export of a run's model into a file that is read without this library."""
 
+import copy
 import warnings
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from securefl.errors import ConfigError, DataError
 from securefl.evaluation.evaluate import Trained, UntrainedStatistics, load_trained, note_on
 from securefl.evaluation.own_part import own_part
 from securefl.export.formats import FORMATS, Format
-from securefl.export.plain import plain_torch
 from securefl.io.files import settle, write_new
+from securefl.norms.weight_standardization import fold_weights
 from securefl.runs.loop import Result
 
 N_TRIED = 2
@@ -106,3 +107,14 @@ def encoded(chosen: Format, model: nn.Module, inputs: Tensor) -> bytes:
             f"torch cannot write this model as a whole ({first:.300}); safetensors and state-dict "
             "need no tracing"
         ) from error
+
+
+def plain_torch(model: nn.Module) -> nn.Module:
+    """Return a copy in layers of torch alone, in evaluation mode on the CPU, of the same outputs.
+
+    Layers that standardise their weights become torch's own, which hold the standardised ones; BN
+    layers are torch's throughout. Names and shapes of tensors stay.
+    """
+    plain = copy.deepcopy(model).cpu().eval()
+    fold_weights(plain.modules())
+    return plain.requires_grad_(requires_grad=False)

@@ -3,12 +3,10 @@
 Identity keys of simulated clients, and their roster.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -17,6 +15,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from securefl.crypto.derived import SEED_BYTES
 from securefl.errors import BlindTotalRefused, ConfigError, DataError, PeerError
 from securefl.exchange.blind import BlindReader, BlindTotal
+from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.layout import gains_of, pack
 from securefl.exchange.profile_match import Profile, ProfileSealer
 from securefl.exchange.sums import ONE_TIME, MessageId, OpenedSum, Sealed, Sealer, Sender
@@ -33,9 +32,6 @@ from securefl.federation.message import (
 from securefl.federation.total import RELEASED, read_total
 from securefl.io.uncopyable import Held
 from securefl.types import PROFILE, Kind, MessageSpec, NamedTensors, Weighing
-
-if TYPE_CHECKING:
-    from securefl.exchange.card_keys import CardKeys
 
 
 @dataclass(slots=True)
@@ -211,7 +207,7 @@ class Identities(Held):
     roster: Roster
 
     @classmethod
-    def ephemeral(cls, names: Collection[str]) -> Identities:
+    def ephemeral(cls, names: Collection[str]) -> "Identities":
         """Generate keys that stay in memory and end with the process."""
         keys = {name: Ed25519PrivateKey.generate() for name in names}
         return cls(keys, Roster({name: key.public_key() for name, key in keys.items()}))

@@ -1,19 +1,13 @@
 """Settings of local training, the same for every client of a run, and its sources of randomness."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from securefl.algorithms.algorithm import Loss, Sgd
 from securefl.data.samples import Samples, batches_in_epoch
-
-if TYPE_CHECKING:
-    from securefl.algorithms.algorithm import Loss, Sgd
-
 
 SELECTION, DROPOUT, DEVICES = 2**31, 2**31 + 1, 2**31 + 2
 """Numbers of the server's own draws, in the place of a client's number."""

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 from cryptography import x509
 
 from securefl.build.job import Job, job_of
-from securefl.build.own_data import task_at
+from securefl.build.own_data import require_server_file, task_at
 from securefl.build.own_model import code_of, require_allowed
-from securefl.build.own_public import require_server_file
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.build.training import divergence_advice
 from securefl.errors import (

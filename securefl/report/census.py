@@ -1,20 +1,14 @@
 """Clients of a run: their data, how often each was selected, time on simulated devices."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from securefl.data.quality import Quality
 from securefl.federation.ledger import AUTHORITY, SERVER
-
-if TYPE_CHECKING:
-    from securefl.runs.folder_reader import RunRecord
-    from securefl.runs.round_metrics import RoundMetrics
-
+from securefl.runs.folder_reader import RunRecord
+from securefl.runs.round_metrics import RoundMetrics
 
 SECONDS_PER_HOUR = 3600
 

@@ -1,14 +1,12 @@
 """Loop of rounds: one for simulations, worker processes and real sites."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -51,6 +49,7 @@ from securefl.privacy.odometer import Odometer, Spending
 from securefl.runs.checkpoint import Checkpoint, check_client_state
 from securefl.runs.divergence import check_loss
 from securefl.runs.folder_files import BEST, MODEL, is_finished
+from securefl.runs.folder_writer import RunFolder
 from securefl.runs.frame import frame
 from securefl.runs.progress import MEGABYTE, RunProgress
 from securefl.runs.round_metrics import ClientScore, RoundMetrics, best_of, read_metrics
@@ -61,10 +60,6 @@ from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.tables import Config
 from securefl.task import Task
 from securefl.types import NamedTensors, Plan, State
-
-if TYPE_CHECKING:
-    from securefl.runs.folder_writer import RunFolder
-
 
 _WITH_IT = "totals at this model were opened with it, and without it would show too few"
 _APART = "totals at this model were opened of other clients, and the difference would show too few"

@@ -1,7 +1,5 @@
 """Progress of a run: how it stands in one line, and a bar at a terminal or in a notebook."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -7,6 +7,7 @@ what the rules between choices ask (`clashes`), and nobody asks for its name.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from fractions import Fraction
@@ -45,8 +46,22 @@ class Normalises(StrEnum):
     """Those of the batch and the global ones, mixed by factors that each client keeps to itself."""
 
 
-class NormalisationChoice(OpenChoice):
-    """The table `[algorithm]`: what happens to batch normalisation, and how much in a round."""
+class Normalisation(OpenChoice):
+    """The table `[algorithm]`: what happens to batch normalisation, and how much in a round.
+
+    Fields of a normalisation of one's own are keys of the table.
+
+    Examples:
+        >>> from securefl.algorithms.normalisation.policy import RoundNorm
+        >>> class LocalAffine(securefl.Normalisation):  # γ and β of one layer stay at the clients
+        ...     layer: str = "1"
+        ...     def build(self, rounds):
+        ...         local = frozenset({f"{self.layer}.weight", f"{self.layer}.bias"})
+        ...         return lambda state, model: RoundNorm(local=local)
+        >>> task = securefl.Task(model, clients, test, choices=[LocalAffine(layer="1")])
+        >>> sorted(securefl.run(config, task).own)
+        ['east', 'north', 'south']
+    """
 
     local_steps: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
     """E, mini-batches a client takes in a round."""
@@ -101,9 +116,9 @@ class NormalisationChoice(OpenChoice):
         """Yield reasons why there is no differential privacy of records under its own keys."""
         yield from ()
 
+    @abstractmethod
     def build(self, rounds: int) -> Any:
-        """Return the normalisation policy of a run of so many rounds."""
-        raise NotImplementedError
+        """Return the `Policy` (`algorithms.normalisation.policy`) of a run of so many rounds."""
 
 
 class SolverChoice(OpenChoice):
@@ -446,7 +461,7 @@ def _homes(package: str, *files: str) -> tuple[str, ...]:
 NORMALISATIONS = Axis(
     "algorithm",
     "normalisation",
-    NormalisationChoice,
+    Normalisation,  # type: ignore[type-abstract]  # of its choices each is concrete
     "fedtan",
     _homes(
         "algorithms.normalisation",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from securefl.data.catalogue import Targets
 from securefl.errors import ConfigError
 from securefl.settings.axes import NORMALISATIONS, SELECTORS
-from securefl.settings.samples_clashes import reasons_against_samples
+from securefl.settings.reasons import shown
+from securefl.settings.table import Table
 
 if TYPE_CHECKING:
     from securefl.settings.tables import Config
@@ -17,9 +18,18 @@ MAX_STEPS = 8000
 """Below the largest value that is sealed, 8192."""
 
 
-def reads_public(config: Config) -> bool:
-    """Return True where something in this run needs public samples."""
-    return config.selection.asks_for_profiles or config.fnr.trains or config.privacy.warm_up > 0
+def public_reader(config: Config) -> str:
+    """Return the setting that has public samples read; empty where nothing reads any."""
+    if config.fnr.trains:
+        return f'fnr.name = "{config.fnr.name}"'
+    if config.selection.asks_for_profiles:
+        return f'selection.name = "{config.selection.name}"'
+    return f"privacy.warm_up = {config.privacy.warm_up}" if config.privacy.warm_up else ""
+
+
+def sites_read_public(config: Config) -> bool:
+    """Return True where each site trains on public samples; else the server alone reads them."""
+    return config.fnr.refines
 
 
 def reasons_against(config: Config) -> Iterator[str]:
@@ -31,10 +41,10 @@ def reasons_against(config: Config) -> Iterator[str]:
     yield from _momentum(config)
     yield from _selection(config)
     yield from _public(config)
-    yield from _samples(config)
+    yield from _data_set(config)
     yield from config.run.clashes(config)
     if config.samples is not None:
-        yield from reasons_against_samples(config)
+        yield from _samples_of_sites(config)
     elif ":" in config.model.name:
         yield (
             f'model.name = "{config.model.name}" goes with [samples] alone, where sites bring '
@@ -172,15 +182,9 @@ def _selection(config: Config) -> Iterator[str]:
 
 
 def _public(config: Config) -> Iterator[str]:
-    data, selection, fnr = config.data, config.selection, config.fnr
-    if data.traits.by_domain and (reads_public(config) or data.public):
-        reader = f"data.public = {data.public}"
-        if reads_public(config):
-            reader = f'selection.name = "{selection.name}"'
-            if fnr.trains:
-                reader = f'fnr.name = "{fnr.name}"'
-        if config.privacy.warm_up:
-            reader = f"privacy.warm_up = {config.privacy.warm_up}"
+    data = config.data
+    reader = public_reader(config) or (f"data.public = {data.public}" if data.public else "")
+    if data.traits.by_domain and reader:
         yield (
             f'data.dataset = "{data.dataset}" with {reader}: a public set is set aside of data '
             "that a partition deals, and these come by domain; take another data set, or give one "
@@ -188,7 +192,7 @@ def _public(config: Config) -> Iterator[str]:
         )
 
 
-def _samples(config: Config) -> Iterator[str]:
+def _data_set(config: Config) -> Iterator[str]:
     dataset, model, fnr = config.data.dataset, config.model.name, config.fnr
     inputs, targets = config.data.traits.inputs, config.data.traits.targets
     takes = config.model.takes
@@ -293,3 +297,57 @@ def _alone(config: Config) -> Iterator[str]:
             f'algorithm.name = "{name}" with train.momentum_across_rounds = "global": nothing is '
             'averaged; set "local"'
         )
+
+
+def _samples_of_sites(config: Config) -> Iterator[str]:
+    """Yield why `[samples]` does not go with other settings."""
+    for key in _said(config.data, but={"names", "clients"}):
+        yield (
+            f"data.{key} = {shown(getattr(config.data, key))} with [samples]: sites bring their "
+            "own data; leave everything but data.names out of [data]"
+        )
+    if not config.data.names:
+        yield "[samples] without data.names: name the sites as their certificates do"
+    if config.algorithm.joins_data:
+        yield (
+            f'algorithm.name = "{config.algorithm.name}" with [samples]: nobody has the data of '
+            "all sites; take another algorithm"
+        )
+    for key in _said(config.model, but={"name", "dtype"}) if ":" in config.model.name else ():
+        yield (
+            f"model.{key} = {shown(getattr(config.model, key))} with model.name = "
+            f'"{config.model.name}": it is of our own models; leave it out'
+        )
+    if config.model.gives_masks:
+        yield (
+            f'model.name = "{config.model.name}" with [samples]: it gives a class for each voxel, '
+            "and sites have one target a sample; take another model"
+        )
+    form, fnr = config.samples, config.fnr
+    if form and form.standardise and config.privacy.private:
+        yield (
+            f'samples.standardise = true with privacy.level = "{config.privacy.level}": means and '
+            "deviations of columns are exact sums over records, of which ε would not count "
+            "anything; set samples.standardise = false, and give columns of the size of one "
+            "(samples.units)"
+        )
+    if form and form.public and not public_reader(config):
+        yield (
+            f'samples.public = "{form.public:.8}…": nothing in this run reads public samples, as '
+            "FedProf, FNR-FL and privacy.warm_up do; leave it out"
+        )
+    if form and not form.classes and fnr.trains:
+        yield (
+            f'fnr.name = "{fnr.name}" without samples.classes: FNR-FL compares feature norms '
+            f'class by class, and the targets are {form.targets.in_words}; set fnr.name = "none"'
+        )
+
+
+def _said(table: Table, but: Collection[str]) -> list[str]:
+    """Return the keys of a table that are not as they are by default."""
+    fields = type(table).model_fields
+    return [
+        key
+        for key, value in table
+        if key not in but and value != fields[key].get_default(call_default_factory=True)
+    ]

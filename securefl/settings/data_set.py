@@ -4,19 +4,14 @@ They are checked before torch is loaded and a sample is read: by the settings, a
 there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from securefl.data.domains import domain_families, left_out
 from securefl.errors import ConfigError
 from securefl.settings.axes import DrawnSelector
 from securefl.settings.clashes import above
-
-if TYPE_CHECKING:
-    from securefl.settings.data import DataTable
-    from securefl.settings.tables import Config
+from securefl.settings.data import DataTable
+from securefl.settings.tables import Config
 
 
 def require_data_set(config: Config) -> None:

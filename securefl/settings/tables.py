@@ -34,7 +34,7 @@ from securefl.settings.axes import (
     SERVERS,
     SOLVERS,
     FnrChoice,
-    NormalisationChoice,
+    Normalisation,
     PrivacyChoice,
     SelectorChoice,
     ServerChoice,
@@ -300,9 +300,9 @@ class Config(Table):
     samples: SamplesTable | None = None
     """Where sites bring their own data."""
     model: ModelTable = ModelTable()
-    algorithm: Annotated[
-        SerializeAsAny[NormalisationChoice], BeforeValidator(NORMALISATIONS.parse)
-    ] = Field(default_factory=NORMALISATIONS.by_default)
+    algorithm: Annotated[SerializeAsAny[Normalisation], BeforeValidator(NORMALISATIONS.parse)] = (
+        Field(default_factory=NORMALISATIONS.by_default)
+    )
     solver: Annotated[SerializeAsAny[SolverChoice], BeforeValidator(SOLVERS.parse)] = Field(
         default_factory=SOLVERS.by_default
     )

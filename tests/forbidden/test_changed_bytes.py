@@ -19,9 +19,13 @@ from securefl.errors import CertificateRefused, KeyFileError, RequestRefused
 from securefl_keys import sealed_file
 from securefl_keys.bundle import Bundle, Manifest, load_bundle
 from securefl_keys.certificate_form import pem_blocks
-from securefl_keys.certificates import holder_certificate, read_authority
+from securefl_keys.certificates import (
+    CertificateFile,
+    holder_certificate,
+    read_authority,
+    transport_holder,
+)
 from securefl_keys.identity import open_ca_key, open_identity_key
-from securefl_keys.party_certificates import CertificateFile, transport_holder
 from securefl_keys.policy import PolicyFile
 from securefl_keys.request import read_request
 from securefl_keys.roster import VerifiedRoster

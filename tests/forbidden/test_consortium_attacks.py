@@ -32,11 +32,16 @@ from securefl.federation.message import Expected, encode_message, header_for, sp
 from securefl_keys import layout
 from securefl_keys.bundle import CARDS, Bundle, BundledFile, Manifest, load_bundle, require_sound
 from securefl_keys.certificate_form import Holder, pem_of
-from securefl_keys.certificates import holder_certificate, issue, make_authority, read_authority
+from securefl_keys.certificates import (
+    CertificateFile,
+    holder_certificate,
+    issue,
+    make_authority,
+    read_authority,
+)
 from securefl_keys.export import bundle_texts, export
 from securefl_keys.identity import listed, load_identity
 from securefl_keys.membership import JoinApproval, approve
-from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.request import read_request
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile, listing, load_roster
 from securefl_keys.signed_file import now

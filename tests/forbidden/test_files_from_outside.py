@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from consortium_files import make_consortium
+from key_folders import load_client, load_server
 from mutations import mutated, nasty
 from safetensors.torch import save_file
 
@@ -40,7 +41,6 @@ from securefl_keys import sealed_file
 from securefl_keys.bundle import Bundle
 from securefl_keys.identity import load_identity
 from securefl_keys.key_files import found_in, load_secret, text_of
-from securefl_keys.loading import load_client, load_server
 from securefl_keys.policy import load_policy, read_policy
 from securefl_keys.request import read_request
 from securefl_keys.roster import load_authority_certificate, load_roster

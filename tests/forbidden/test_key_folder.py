@@ -23,6 +23,8 @@ from key_folders import (
     CARD_SECRET,
     PASSPHRASE,
     encoded,
+    load_client,
+    load_server,
     problems_of,
     rewritten,
 )
@@ -34,8 +36,8 @@ from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.officer import KeySet
 from securefl.exchange.sums import Sender
 from securefl_keys import consortium
+from securefl_keys.authority_keys import load_all, load_authority
 from securefl_keys.consortium import init_folder
-from securefl_keys.loading import load_all, load_authority, load_client, load_server
 from securefl_keys.verification import describe
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")

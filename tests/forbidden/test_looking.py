@@ -7,11 +7,12 @@ import shutil
 import pytest
 from click.testing import CliRunner
 from consortium_files import PASSPHRASE, cut_off_rotation
+from key_folders import load_client
 
 from securefl.errors import KeyFileError
 from securefl_cli.main import main
 from securefl_keys import signer
-from securefl_keys.loading import load_all, load_client
+from securefl_keys.authority_keys import load_all
 from securefl_keys.rotation import rotate
 from securefl_keys.verification import verify
 

@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from securefl_keys.authority_keys import FolderKeeper, load_all
+from securefl_keys.certificates import transport_key
 from securefl_keys.identity import load_identity, open_ca_key
-from securefl_keys.live_keys import FolderKeeper
-from securefl_keys.loading import load_all
-from securefl_keys.party_certificates import transport_key
 from securefl_keys.sealed_keys import SealedKey, open_secret
 
 PAGE = Path(__file__).parents[2] / "docs/simulations.md"

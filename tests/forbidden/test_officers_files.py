@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 from consortium_files import PASSPHRASE, CrashError, cut_off_rotation, joined
-from key_folders import problems_of
+from key_folders import load_client, load_server, problems_of
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.errors import (
@@ -28,13 +28,12 @@ from securefl.errors import (
 from securefl.exchange.card_keys import ALONE, Quorum, card_about
 from securefl.exchange.sums import Sender
 from securefl_keys import layout, rotation
+from securefl_keys.authority_keys import FolderKeeper, load_all, load_authority
 from securefl_keys.bundle import Manifest, RosterTrust, SoundBundle, load_bundle, process_identity
 from securefl_keys.certificate_form import ROLES
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import _entry, export, export_all
 from securefl_keys.identity import load_identity
-from securefl_keys.live_keys import FolderKeeper
-from securefl_keys.loading import load_all, load_authority, load_client, load_server
 from securefl_keys.membership import JoinApproval, renew, write_request
 from securefl_keys.officer_card import OfficerCard, card_secrets, load_officer, make_card
 from securefl_keys.request import read_request

@@ -15,8 +15,8 @@ from securefl.errors import KeyFileError
 from securefl.exchange.policy import OpeningRule
 from securefl_cli.roles import officer_process
 from securefl_keys import layout
+from securefl_keys.authority_keys import FolderKeeper
 from securefl_keys.bundle import SoundBundle
-from securefl_keys.live_keys import FolderKeeper
 from securefl_keys.policy import DEFAULT
 
 STRICT = replace(

@@ -60,8 +60,7 @@ def test_the_server_and_the_client_load_no_module_with_a_secret_key():
     of_the_folder = (
         "sealed_keys",
         "officer_card",
-        "live_keys",
-        "loading",
+        "authority_keys",
         "consortium",
         "rotation",
     )

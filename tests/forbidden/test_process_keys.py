@@ -52,7 +52,7 @@ from securefl.runs.folder_files import OPENINGS
 from securefl.simulation.workspace import Workspace
 from securefl.types import ClientState, Kind, MessageSpec
 from securefl_keys import layout
-from securefl_keys.live_keys import FolderKeeper, alone
+from securefl_keys.authority_keys import FolderKeeper, alone
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses", "no_hang")
 RUN = "ab" * 32

@@ -56,8 +56,8 @@ from securefl.runs.folder_reader import read_rows
 from securefl.types import Kind, MessageSpec
 from securefl_cli.roles import officer_process
 from securefl_keys import layout
+from securefl_keys.authority_keys import FolderKeeper
 from securefl_keys.bundle import SoundBundle
-from securefl_keys.live_keys import FolderKeeper
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "cheap_guesses")
 RUN, SPEC = "ab" * 32, MessageSpec("1/mean", Kind.STATISTICS, 5)

@@ -44,7 +44,7 @@ from securefl.network.authority_line import (
 from securefl.network.frames import SMALL, Frame
 from securefl.settings.load import load_config
 from securefl.types import Kind, MessageSpec
-from securefl_keys.loading import load_all
+from securefl_keys.authority_keys import load_all
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses", "no_hang")
 RUN, Q = "ab" * 32, 8

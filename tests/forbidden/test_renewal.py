@@ -25,10 +25,9 @@ from securefl.errors import (
 from securefl_cli.main import main
 from securefl_keys import certificates
 from securefl_keys.certificate_form import Holder, pem_blocks
-from securefl_keys.certificates import MEMBER_LIFETIME
+from securefl_keys.certificates import MEMBER_LIFETIME, CertificateFile
 from securefl_keys.identity import load_identity
 from securefl_keys.membership import SOON, JoinApproval, dates_in, renew, write_request
-from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.request import make_request, read_request
 from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.signed_file import now

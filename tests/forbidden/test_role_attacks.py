@@ -22,9 +22,8 @@ from securefl.errors import (
 from securefl.exchange.sums import Sealed
 from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl_keys.certificate_form import AUTHORITY, Holder, pem_of
-from securefl_keys.certificates import holder_certificate, issue
+from securefl_keys.certificates import CertificateFile, holder_certificate, issue
 from securefl_keys.identity import listed, load_identity, seal_identity_key
-from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile, VerifiedRoster, listing, load_roster
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from consortium_files import CLIENTS, PASSPHRASE, CrashError, cut_off_rotation, joined
+from key_folders import load_client
 
 import securefl
 from securefl.crypto.params import SUMS
@@ -24,12 +25,11 @@ from securefl.errors import (
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.sums import Sender
 from securefl_keys import layout, rotation
+from securefl_keys.authority_keys import FolderKeeper, load_all
 from securefl_keys.bundle import SoundBundle
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export
 from securefl_keys.identity import load_identities
-from securefl_keys.live_keys import FolderKeeper
-from securefl_keys.loading import load_all, load_client
 from securefl_keys.policy import load_policy
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate, sign_policy

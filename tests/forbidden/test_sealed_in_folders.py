@@ -14,14 +14,16 @@ from key_folders import (
     CARD_KEYS,
     CARD_SECRET,
     PASSPHRASE,
+    load_client,
+    load_server,
     problems_of,
 )
 
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
+from securefl_keys.authority_keys import load_all, load_authority
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export_all
 from securefl_keys.key_files import lock_of
-from securefl_keys.loading import load_all, load_authority, load_client, load_server
 from securefl_keys.rotation import rotate
 from securefl_keys.verification import describe, verify
 

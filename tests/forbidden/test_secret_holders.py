@@ -28,10 +28,9 @@ from securefl.crypto.one_time import KeySum, OneTimeKey
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.officer import KeySet, Officer, OneTimeOpener
 from securefl.io.uncopyable import Held
+from securefl_keys.authority_keys import FolderKeeper, load_all, load_authority_keys
 from securefl_keys.bundle import process_identity
 from securefl_keys.identity import load_identities, load_identity
-from securefl_keys.live_keys import FolderKeeper
-from securefl_keys.loading import load_all, load_authority_keys
 from securefl_keys.roster import load_roster
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
@@ -150,8 +149,8 @@ HOLDERS = (
     "securefl.network.identity.ProcessIdentity",
     "securefl.network.trust.MemberStanding",
     "securefl_keys.identity.Identity",
-    "securefl_keys.live_keys.FolderKeeper",
-    "securefl_keys.loading.AuthorityKeys",
+    "securefl_keys.authority_keys.FolderKeeper",
+    "securefl_keys.authority_keys.AuthorityKeys",
     "securefl_keys.signer.Signer",
 )
 

@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from securefl.errors import SecretFound
+from securefl_keys.authority_keys import load_all
 from securefl_keys.bundle import SoundBundle
 from securefl_keys.export import export, export_all
 from securefl_keys.key_files import require_no_secret
-from securefl_keys.loading import load_all
 from securefl_keys.verification import verify
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")

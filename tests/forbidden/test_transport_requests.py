@@ -18,9 +18,9 @@ from securefl.errors import (
     RequestRefused,
 )
 from securefl_keys.certificate_form import Holder, alternative_name, key_id_of, pem_blocks, subject
+from securefl_keys.certificates import ORDER, CertificateFile
 from securefl_keys.identity import make_identities
 from securefl_keys.membership import JoinApproval, approve
-from securefl_keys.party_certificates import ORDER, CertificateFile
 from securefl_keys.request import make_request, read_request
 from securefl_keys.roster import load_roster
 

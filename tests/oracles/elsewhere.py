@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from securefl.algorithms.normalisation.window import Window
+from securefl.algorithms.normalisation.fixbn import Window
 from securefl.build.simulation import simulated
 from securefl.data.resident import near
 from securefl.simulation.clients import Clients

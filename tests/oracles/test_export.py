@@ -13,8 +13,7 @@ from securefl.errors import ConfigError, DataError, RunFolderError
 from securefl.evaluation.evaluate import UntrainedStatistics
 from securefl.evaluation.own_part import own_part
 from securefl.export.formats import FORMATS
-from securefl.export.model_file import encoded
-from securefl.export.plain import plain_torch
+from securefl.export.model_file import encoded, plain_torch
 from securefl.io.tensors import read_tensors
 from securefl.models.fixup import FixupBlock, ScalarMultiplier
 from securefl.models.layers import (

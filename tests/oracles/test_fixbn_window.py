@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import securefl
-from securefl.algorithms.normalisation.window import Window
+from securefl.algorithms.normalisation.fixbn import Window
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -15,8 +15,8 @@ from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.federation.authority import Authority
 from securefl.federation.officers import Officers
+from securefl_keys.authority_keys import load_all
 from securefl_keys.consortium import init_folder
-from securefl_keys.loading import load_all
 from securefl_keys.rotation import rotate
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick", "cheap_guesses")

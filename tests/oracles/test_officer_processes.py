@@ -26,8 +26,8 @@ from securefl.network.authority import AuthorityProcess
 from securefl.runs.folder_files import OFFICERS_OPENINGS, OPENINGS
 from securefl.runs.folder_reader import read_rows, read_run
 from securefl_cli.audit_report import auditor
+from securefl_keys.certificates import CertificateFile
 from securefl_keys.layout import IDENTITY_CERTIFICATE
-from securefl_keys.party_certificates import CertificateFile
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "cheap_guesses")
 ROUNDING = 1e-5

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from key_folders import cheap
+from key_folders import cheap, load_client
 from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, model_of
 from processes import PASSPHRASE, passphrase_of
 
@@ -20,9 +20,8 @@ from securefl.network.bundle_keeper import BundleKeeper
 from securefl.runs.folder_files import OFFICERS_OPENINGS, OPENINGS
 from securefl.settings.digests import settings_digest, study_digest
 from securefl_cli.roles import officer_process
+from securefl_keys.authority_keys import FolderKeeper, load_authority
 from securefl_keys.bundle import SoundBundle
-from securefl_keys.live_keys import FolderKeeper
-from securefl_keys.loading import load_authority, load_client
 from securefl_keys.officer_card import load_officer, make_card
 from securefl_keys.rotation import rotate, set_officers
 

@@ -8,7 +8,7 @@ from key_folders import PASSPHRASE
 from matching_runs import make_config, make_task
 
 import securefl
-from securefl_keys.loading import load_all
+from securefl_keys.authority_keys import load_all
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -35,7 +35,7 @@ from securefl.network.store import MODELS
 from securefl.runs.folder_reader import read_config, read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.task_record import SiteRecord, site_record
-from securefl.settings.samples_clashes import public_reader
+from securefl.settings.clashes import public_reader
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 NUMBERS = (

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from key_folders import load_client, load_server
 
 from securefl.errors import ConfigError, KeyFileError, RequestRefused
 from securefl_cli.keys import keys
 from securefl_cli.main import main
 from securefl_keys import sealed_file
 from securefl_keys.identity import load_identity, open_ca_key
-from securefl_keys.loading import load_client, load_server
 from securefl_keys.roster import load_roster
 
 PASSPHRASE = "correct horse battery staple"

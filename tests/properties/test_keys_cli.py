@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.keys import keys
 from securefl_cli.passphrase import read_passphrase
+from securefl_keys.authority_keys import load_all
 from securefl_keys.consortium import init_folder
-from securefl_keys.loading import load_all
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
 PASSPHRASE = "correct horse battery staple"

@@ -35,7 +35,7 @@ class Nearer(Solver):
     "NORMALISATIONS": """
 from typing import Literal
 from securefl.algorithms.normalisation.averaged_bn import aggregated
-from securefl.algorithms.normalisation.normalisation import Normalisation
+from securefl.settings.axes import Normalisation
 
 class Plain(Normalisation):
     name: Literal["plain-bn"] = "plain-bn"

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from key_folders import load_client
 
 from securefl.errors import CertificateRefused, ConfigError, KeyFileError
 from securefl_cli.keys import keys
 from securefl_keys import sealed_file
-from securefl_keys.loading import load_client
 from securefl_keys.roster import load_officers
 from securefl_keys.signed_file import now
 

@@ -44,8 +44,8 @@ from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
 from securefl.types import Kind, State
+from securefl_keys.authority_keys import FolderKeeper
 from securefl_keys.bundle import SoundBundle
-from securefl_keys.live_keys import FolderKeeper
 
 COPIES = pytest.mark.parametrize("n", [2_500, pytest.param(10_000, marks=pytest.mark.full)])
 STATE = State(

@@ -20,8 +20,8 @@ from securefl_keys.certificate_form import Role
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export
 from securefl_keys.identity import make_identities
-from securefl_keys.loading import load_server
 from securefl_keys.membership import JoinApproval, approve
+from securefl_keys.roster import card_keys_in
 from securefl_keys.rotation import rotate, sign_policy
 
 PASSPHRASE = "correct horse battery staple"
@@ -53,7 +53,7 @@ def make(root: Path) -> None:
     export(keys, "server", OUT / "bundle", PASSPHRASE)
     for path in (layout.AUTHORITY_KEY, layout.CA_KEY):
         shutil.copy(keys / path, OUT / path.name)
-    card_keys = load_server(OUT / "bundle")
+    card_keys = card_keys_in(OUT / "bundle", layout.SERVER_KEY)
     (OUT / "card.bin").write_bytes(card_keys.cards(SESSION, ALICE))
     print(f'AUTHORITY = "{ca.fingerprint}"')  # noqa: T201
     print(f'KEY_ID = "{card_keys.key_id}"')  # noqa: T201

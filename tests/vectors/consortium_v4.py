@@ -20,9 +20,9 @@ from securefl_keys.certificate_form import Role
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export
 from securefl_keys.identity import make_identities
-from securefl_keys.loading import load_client
 from securefl_keys.membership import JoinApproval, approve
 from securefl_keys.officer_card import make_card
+from securefl_keys.roster import card_keys_in
 from securefl_keys.rotation import set_officers
 
 PASSPHRASE = "correct horse battery staple"
@@ -55,7 +55,7 @@ def make(root: Path) -> None:
     shutil.copy(root / "olga.json", OUT / "olga.json")
     for path in (layout.AUTHORITY_KEY, layout.CA_KEY):
         shutil.copy(keys / path, OUT / path.name)
-    card_keys = load_client(keys)
+    card_keys = card_keys_in(keys, layout.CLIENT_KEY)
     (OUT / "cards.bin").write_bytes(card_keys.cards(SESSION, ALICE))
     print(f'AUTHORITY = "{ca.fingerprint}"')  # noqa: T201
     print(f'KEY_ID = "{card_keys.key_id}"')  # noqa: T201

@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from key_folders import load_client, load_server
 
 from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
-from securefl_keys.loading import load_all, load_authority, load_client, load_server
+from securefl_keys.authority_keys import load_all, load_authority
 from securefl_keys.rotation import rotate
 from securefl_keys.sealed_keys import open_secret
 from securefl_keys.verification import describe

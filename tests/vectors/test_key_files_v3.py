@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from consortium_v3 import ALICE, MEMBERS, PASSPHRASE, POLICY, SESSION
+from key_folders import load_server
 
 from securefl.crypto.artefact import Origin
 from securefl.crypto.cards import CardKey
@@ -23,7 +24,6 @@ from securefl.exchange.officer import KeySet
 from securefl_keys import layout
 from securefl_keys.bundle import load_bundle
 from securefl_keys.identity import open_ca_key
-from securefl_keys.loading import load_server
 from securefl_keys.policy import PolicyFile
 from securefl_keys.sealed_keys import SealedKey, open_secret, seal_secret
 from securefl_keys.verification import verify

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from consortium_v4 import ALICE, MEMBERS, OFFICERS, PASSPHRASE, SESSION
+from key_folders import load_client
 
 from securefl.crypto.artefact import Origin
 from securefl.crypto.derived import group_secret
@@ -16,7 +17,6 @@ from securefl.exchange.card_keys import Quorum, card_about
 from securefl_keys import layout
 from securefl_keys.bundle import SoundBundle, load_bundle
 from securefl_keys.identity import open_ca_key, open_identity_key
-from securefl_keys.loading import load_client
 from securefl_keys.officer_card import OfficerCard, load_officer
 from securefl_keys.roster import OfficersFile
 from securefl_keys.sealed_keys import (

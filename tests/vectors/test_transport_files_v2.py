@@ -15,8 +15,8 @@ from transport_v2 import MEMBERS, PASSPHRASE
 
 from securefl.errors import CertificateExpired
 from securefl_keys.certificate_form import Holder, key_id_of
+from securefl_keys.certificates import CertificateFile, transport_key
 from securefl_keys.identity import open_identity_key
-from securefl_keys.party_certificates import CertificateFile, transport_key
 from securefl_keys.request import read_request
 from securefl_keys.roster import load_roster
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from securefl_keys import layout
 from securefl_keys.certificate_form import Role
+from securefl_keys.certificates import transport_key
 from securefl_keys.consortium import init_folder
 from securefl_keys.identity import load_identity, make_identities
 from securefl_keys.membership import JoinApproval, approve
-from securefl_keys.party_certificates import transport_key
 
 PASSPHRASE = "correct horse battery staple"
 OUT = Path(__file__).parent / "v2/transport"

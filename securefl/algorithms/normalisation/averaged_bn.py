@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from securefl.algorithms.normalisation.normalisation import Normalisation
+from securefl.settings.axes import Normalisation
+from securefl.types import State
 
 if TYPE_CHECKING:
     from torch import nn
 
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
-    from securefl.types import State
 
 
 class FedAvg(Normalisation):
@@ -19,7 +19,7 @@ class FedAvg(Normalisation):
     name: Literal["fedavg"] = "fedavg"
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return aggregated
 
@@ -31,7 +31,7 @@ class Centralised(Normalisation):
     joins_data: ClassVar[bool] = True
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return aggregated
 

@@ -27,9 +27,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from securefl.algorithms.normalisation.client_bn import OTHERS
-from securefl.algorithms.normalisation.normalisation import Normalisation
-from securefl.settings.axes import Weights
-from securefl.types import Kind
+from securefl.settings.axes import Normalisation, Weights
+from securefl.types import Kind, NamedTensors, State
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from securefl.algorithms.normalisation.policy import Followed, Policy, RoundNorm
     from securefl.norms.corrected import Pair
     from securefl.settings.tables import Config
-    from securefl.types import NamedTensors, State
 
 NAME = "BN-SCAFFOLD"
 Tracked: TypeAlias = "Mapping[str, NamedTensors]"
@@ -62,7 +60,7 @@ class CorrectedBN(Normalisation):
             )
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return bn_scaffold
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from securefl.algorithms.normalisation.normalisation import Normalisation
+from securefl.settings.axes import Normalisation
+from securefl.types import State
 
 if TYPE_CHECKING:
     from torch import nn
 
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
-    from securefl.types import State
 
 OTHERS = "each client normalises a record by the others of its batch"
 
@@ -29,7 +29,7 @@ class KeptBN(Normalisation):
     mixes_records: ClassVar[str] = OTHERS
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return ClientBN(self.name, statistics=self.keeps_statistics, affine=self.keeps_affine)
 
@@ -67,7 +67,7 @@ class SingleNet(Normalisation):
     global_model: ClassVar[bool] = False
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return own_model
 

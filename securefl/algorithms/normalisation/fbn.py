@@ -32,17 +32,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from securefl.algorithms.normalisation.normalisation import Normalisation
 from securefl.algorithms.normalisation.static_bn import MEASURED
-from securefl.settings.axes import Normalises
-from securefl.types import Freeze
+from securefl.settings.axes import Normalisation, Normalises
+from securefl.types import Freeze, NamedTensors, State
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from securefl.algorithms.normalisation.policy import Followed, Policy, RoundNorm
     from securefl.norms.watch import WatchedMoments
-    from securefl.types import NamedTensors, State
 
 NAME = "FBN"
 
@@ -56,7 +54,7 @@ class GlobalBN(Normalisation):
     mixes_records: ClassVar[str] = MEASURED
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return fbn
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from securefl.algorithms.normalisation.normalisation import Normalisation
 from securefl.errors import DataError
+from securefl.settings.axes import Normalisation
+from securefl.types import State
 
 if TYPE_CHECKING:
     from torch import nn
 
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
     from securefl.settings.tables import Config
-    from securefl.types import State
 
 MOST_NAMES = 60
 """Most names of layers in a message."""
@@ -48,7 +48,7 @@ class FedPer(Normalisation):
             )
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return KeptLayers(self.layers)
 

@@ -15,18 +15,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from securefl.algorithms.normalisation.normalisation import Normalisation
 from securefl.errors import ConfigError
-from securefl.settings.axes import Normalises, never_frozen, rounds_in
+from securefl.settings.axes import Normalisation, Normalises, never_frozen, rounds_in
 from securefl.settings.table import Count, Share
-from securefl.types import Freeze, Gradients, Moments
+from securefl.types import Freeze, Gradients, Moments, State
 
 if TYPE_CHECKING:
     from torch import nn
 
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
     from securefl.settings.tables import Config
-    from securefl.types import State
 
 GRADIENT = "every record's gradient depends on all records of all clients' batches"
 OUTPUT = "every record's output depends on all records of all clients' batches"
@@ -43,7 +41,7 @@ class PooledBN(Normalisation):
     mixes_records: ClassVar[str] = GRADIENT
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         return FedTAN(Moments(self.moments), pooled_rounds=self.switch_round(rounds))
 
 
@@ -62,15 +60,15 @@ class PooledThenFrozen(PooledBN):
 
     @property
     def frozen(self) -> Freeze:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         return Freeze.STATISTICS
 
     def switch_round(self, rounds: int) -> int:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         return rounds_in(self.switch, rounds)
 
     def clashes(self, config: Config) -> Iterator[str]:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         yield from never_frozen(self.switch, config.run.rounds)
 
 
@@ -84,7 +82,7 @@ class ForwardOnly(Normalisation):
     mixes_records: ClassVar[str] = OUTPUT
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return FedTAN(gradients=Gradients.OWN)
 

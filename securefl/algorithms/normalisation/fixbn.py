@@ -2,29 +2,44 @@
 
 Stage I, rounds 1..T*: FedAvg with BN. Stage II: the global running statistics are frozen and
 normalise every batch; all else learns on. It needs the learning rate to drop by then.
+
+When to freeze BN: once its batch statistics change at a steady rate (FixBN, appendix B.6).
+
+ΔBN_{m,t} is the change, from one round to the next, of client m's batch statistics, and over a
+window of W rounds
+
+    Var_{m,t} = 1/W Σ_i (ΔBN_{m,i} - mean ΔBN_m)²
+
+taken as the mean over all channels' μ and σ². BN is frozen once Σ p_m Var_{m,t} < τ: the paper has
+a client's own value, but all clients must freeze in the same round. A round's statistics are the
+mean over its local steps, since it is in these that clients drift apart: a first batch, of the
+model that all have, varies by its sampling alone, no less at the end than at the start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from securefl.algorithms.normalisation.normalisation import Normalisation
-from securefl.algorithms.normalisation.window import Window
-from securefl.settings.axes import Normalises, never_frozen, rounds_in
+from securefl.errors import DataError
+from securefl.settings.axes import Normalisation, Normalises, never_frozen, rounds_in
 from securefl.settings.table import Count, Positive, Share
-from securefl.types import Freeze
+from securefl.types import Freeze, Kind, NamedTensors, State
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from securefl.algorithms.normalisation.policy import Policy, RoundNorm
+    from securefl.algorithms.normalisation.policy import Followed, Policy, RoundNorm
+    from securefl.norms.watch import WatchedMoments
     from securefl.settings.tables import Config
-    from securefl.types import State
 
+VARIATION = "fixbn/variation"
+FILLED = "fixbn/filled"
+LAST, CHANGES = "last", "changes"
 WINDOW = "window"
 HALFWAY = 0.5
 
@@ -49,21 +64,21 @@ class FrozenBN(Normalisation):
 
     @property
     def frozen(self) -> Freeze:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         return Freeze(self.freeze)
 
     def switch_round(self, rounds: int) -> int | None:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         return None if isinstance(self.switch, str) else rounds_in(self.switch, rounds)
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         at = self.switch_round(rounds)
         found = Window(self.window, self.threshold) if at is None else at
         return FixBN(found, self.frozen)
 
     def clashes(self, config: Config) -> Iterator[str]:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         exchange = config.exchange
         rounds = config.run.rounds
         yield from never_frozen(self.switch, rounds)
@@ -87,7 +102,7 @@ class FrozenBN(Normalisation):
             )
 
     def clashes_with_records(self, config: Config) -> Iterator[str]:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         devices, privacy = config.devices, config.privacy
         if self.freeze == "affine":
             yield (
@@ -120,6 +135,66 @@ class FrozenBN(Normalisation):
                 "statistics from before a release, and mix them into it; set "
                 'selection.aggregation = "partial"'
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """W and τ; the paper recommends a large W and a small τ."""
+
+    size: int
+    threshold: float
+
+    def settled(self, state: State) -> bool:
+        """Return True where all clients' windows are full and their mean variation is below τ."""
+        known = state.tensors.get(Kind.STATISTICS, {})
+        if VARIATION not in known:
+            return False
+        full = float(known[FILLED]) > 1 - 1e-3  # a rounded mean of ones
+        return full and float(known[VARIATION]) < self.threshold
+
+    @property
+    def holds(self) -> bool:
+        """See `Following`."""
+        return False
+
+    def start(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return what clients' sums say before the first round."""
+        like = next(model.parameters())
+        return {VARIATION: like.new_zeros(()), FILLED: like.new_zeros(())}
+
+    @contextmanager
+    def steps(self, model: nn.Module, kept: NamedTensors) -> Iterator[Followed]:
+        """See `Following`."""
+        from securefl.norms.watch import observed_batch_norm
+
+        with observed_batch_norm(model) as seen:
+            yield lambda: self.follow(seen, kept)
+
+    def follow(
+        self, seen: WatchedMoments, kept: NamedTensors
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return what a client sends and what it keeps after a round whose batches were `seen`.
+
+        Raises:
+            DataError: no BN layer was called.
+        """
+        if not seen:
+            raise DataError(
+                "no BN layer of the model was called in a whole round, so that there are no "
+                'statistics to settle: call one, or use algorithm.name = "fedavg"'
+            )
+        import torch
+
+        now = torch.cat(
+            [torch.stack([torch.cat(pair) for pair in passes]).mean(0) for passes in seen.values()]
+        )
+        changes = kept.get(CHANGES, now.new_zeros((0, len(now))))
+        if LAST in kept:
+            changes = torch.cat([changes, (now - kept[LAST])[None]])[-self.size :]
+        full = len(changes) == self.size
+        variation = changes.var(dim=0, correction=0).mean() if full else now.new_zeros(())
+        sent = {VARIATION: variation, FILLED: now.new_tensor(float(full))}
+        return sent, {LAST: now, CHANGES: changes}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.algorithms.normalisation.client_bn import OTHERS
-from securefl.algorithms.normalisation.normalisation import Normalisation
-from securefl.settings.axes import Normalises
-from securefl.types import Kind, MessageSpec
+from securefl.settings.axes import Normalisation, Normalises
+from securefl.types import Kind, MessageSpec, NamedTensors, State
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from securefl.algorithms.algorithm import Work
     from securefl.algorithms.normalisation.policy import Followed, Policy, RoundNorm
     from securefl.exchange.sums import Exchange
-    from securefl.types import NamedTensors, State
 
 NAME = "HBN"
 MESSAGE = "hbn/moments"
@@ -51,7 +49,7 @@ class HybridBN(Normalisation):
     mixes_records: ClassVar[str] = OTHERS
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return hybrid_bn
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import Work, copied
-from securefl.algorithms.normalisation.window import FILLED, VARIATION, Window
 from securefl.errors import DataError
 from securefl.exchange.moments import moment_messages
 from securefl.exchange.sums import Exchange
@@ -127,13 +126,15 @@ class RoundNorm:
             return {REFERENCE + name: like.new_zeros(layer.num_features) for name, layer in layers}
         return {}
 
-    def stays(self, model: nn.Module) -> set[str]:
-        """Return names that do not travel: local tensors, and frozen ones, which all have."""
-        frozen = {START + name for name in statistics(model)}
-        if not isinstance(self.following, Window):
-            frozen |= {VARIATION, FILLED}
-        if self.pooling is None:
-            frozen |= {REFERENCE + name for name in batch_norm_layers(model)}
+    def stays(self, state: State, model: nn.Module) -> set[str]:
+        """Return names that do not travel: local tensors, and what all have.
+
+        The latter is frozen, or carried by the state beside the model for other rounds than this.
+        """
+        buffers = dict(model.named_buffers()).keys()
+        frozen = state.tensors.get(Kind.STATISTICS, {}).keys() - buffers
+        if frozen:
+            frozen -= {name for name in self.carried(model) if not name.startswith(START)}
         sent = self.measurement or self.following
         if self.freeze in (Freeze.STATISTICS, Freeze.BOTH) and not sent:
             frozen |= statistics(model).keys()

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from securefl.algorithms.normalisation.normalisation import Normalisation
+from securefl.settings.axes import Normalisation
+from securefl.types import State
 
 if TYPE_CHECKING:
     from torch import nn
 
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
-    from securefl.types import State
 
 MEASURED = "statistics are measured on the clients' records without noise"
 
@@ -29,7 +29,7 @@ class StaticBN(Normalisation):
     mixes_records: ClassVar[str] = MEASURED
 
     def build(self, rounds: int) -> Policy:
-        """See `NormalisationChoice`."""
+        """See `Normalisation`."""
         del rounds
         return static_bn
 

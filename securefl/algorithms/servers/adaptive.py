@@ -19,11 +19,10 @@ from pydantic import Field
 
 from securefl.algorithms.servers.server_optimiser import Averaged, ServerOptimiser, Stepped
 from securefl.settings.table import Positive
+from securefl.types import NamedTensors
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from securefl.types import NamedTensors
 
 
 class Adaptive(ServerOptimiser):

@@ -1,13 +1,9 @@
 """The average itself, as in FedAvg."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from securefl.algorithms.servers.server_optimiser import Averaged, ServerOptimiser, Stepped
-
-if TYPE_CHECKING:
-    from securefl.types import NamedTensors
+from securefl.types import NamedTensors
 
 
 class Average(ServerOptimiser):

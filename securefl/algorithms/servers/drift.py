@@ -7,15 +7,10 @@ moves by w_i - w̄, so H stays Σ p_i h_i over *all* clients, and no message car
 h is -α H: its Algorithm 1 divides by the α that it has multiplied with.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
-
-if TYPE_CHECKING:
-    from securefl.types import NamedTensors
+from securefl.types import NamedTensors
 
 DRIFT = "drift"
 

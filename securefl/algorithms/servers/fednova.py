@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
 from securefl.algorithms.solvers.solver import End, LocalSession, LocalSolver, Start, StepContext
 from securefl.settings.axes import ServerChoice
+from securefl.types import NamedTensors
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from securefl.types import NamedTensors
 
 STEPS = "fednova/steps"
 

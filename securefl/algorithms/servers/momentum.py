@@ -1,16 +1,12 @@
 """Server momentum, FedAvgM (Hsu, Qi, Brown 2019, arXiv:1909.06335)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from securefl.algorithms.servers.server_optimiser import Averaged, ServerOptimiser, Stepped
 from securefl.settings.table import Positive
-
-if TYPE_CHECKING:
-    from securefl.types import NamedTensors
+from securefl.types import NamedTensors
 
 
 class ServerMomentum(ServerOptimiser):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from securefl.settings.axes import ServerChoice
+from securefl.types import NamedTensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from securefl.types import NamedTensors
 
 Stepped: TypeAlias = "tuple[NamedTensors, NamedTensors]"
 """The next model, and what the server keeps now."""

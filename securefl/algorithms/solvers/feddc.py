@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.algorithms.solvers.solver import End, Solver, Start, StepContext, trained, zeros_of
 from securefl.settings.table import Positive
+from securefl.types import NamedTensors
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from securefl.types import NamedTensors
 
 DRIFT, GRADIENT = "drift", "gradient"
 

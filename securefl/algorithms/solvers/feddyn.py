@@ -10,13 +10,11 @@ and h is over all clients where a round has some.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from securefl.algorithms.solvers.solver import End, Solver, Start, StepContext, trained
 from securefl.settings.table import Positive
-
-if TYPE_CHECKING:
-    from securefl.types import NamedTensors
+from securefl.types import NamedTensors
 
 
 class FedDyn(Solver):

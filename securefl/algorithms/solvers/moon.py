@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from securefl.algorithms.solvers.solver import End, Solver, Start, StepContext, trained
 from securefl.errors import DataError
 from securefl.settings.table import NotNegative, Positive
+from securefl.types import NamedTensors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from securefl.types import NamedTensors
 
 
 class Moon(Solver):

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.algorithms.solvers.solver import End, Solver, Start, StepContext, trained, zeros_of
+from securefl.types import NamedTensors
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from securefl.types import NamedTensors
 
 
 class Scaffold(Solver):

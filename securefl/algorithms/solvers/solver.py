@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from securefl.errors import ConfigError
 from securefl.settings.axes import SolverChoice
+from securefl.types import NamedTensors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from securefl.algorithms.algorithm import Work
-    from securefl.types import NamedTensors
 
 StepContext: TypeAlias = "Callable[[], AbstractContextManager[None]]"
 """Function that makes the context of a step's forward and backward pass; called once a step."""

@@ -3,8 +3,6 @@
 Workers in processes of this machine: their processes and their pipes.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -12,16 +10,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from securefl.simulation.processes.ipc import Gone, receive, send
 from securefl.simulation.processes.machines import Death, Wanted
+from securefl.simulation.processes.messages import TorchSettings
 from securefl.simulation.processes.worker import work
-
-if TYPE_CHECKING:
-    from securefl.simulation.processes.messages import TorchSettings
 
 
 @contextmanager
