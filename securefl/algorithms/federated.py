@@ -66,6 +66,8 @@ class Federated:
     momentum: Momentum = Momentum.RESET
     sealed: frozenset[Kind] = frozenset()
     """Kinds that travel encrypted, and so with gains."""
+    min_clients: int = 1
+    """Clients that have a column by which it is standardised, at least."""
 
     def init(self, model: nn.Module) -> State:
         """Return {w̄, S̄} of the model as it is, and zeros for all that is exchanged beside it."""
@@ -98,7 +100,7 @@ class Federated:
         norm = self.normalisation(state, model)
         travelling = _travelling(state, norm, model)
         lay_over(model, work.client_state.own)
-        _standardise(norm, work, exchange)
+        _standardise(norm, work, exchange, self.min_clients)
         if norm.measurement:
             norm.measurement.measure(work, exchange)
         model.train()
@@ -177,12 +179,12 @@ def _travelling(state: State, norm: RoundNorm, model: nn.Module) -> dict[Kind, N
     return {kind: named for kind, named in found.items() if named}
 
 
-def _standardise(norm: RoundNorm, work: Work, exchange: Exchange) -> None:
+def _standardise(norm: RoundNorm, work: Work, exchange: Exchange, least: int) -> None:
     """Measure the model's columns where nobody has; of a client that keeps all, its own samples."""
     found = find_standardised(work.model)
     if found and not bool(found[1].input_deviation_C.any()):
         alone = standard_tensors(work.model) <= norm.local
-        measure(found[1], work.data, None if alone else exchange)
+        measure(found[1], work.data, None if alone else exchange, least)
 
 
 def _input_stays(state: State, norm: RoundNorm, model: nn.Module) -> bool:

@@ -1,9 +1,12 @@
-"""Mean and deviation of each column over all sites' samples, by two sums over clients.
+"""Mean and deviation of each column over all sites' samples, by sums over clients.
 
-Axes: N columns of numbers. Both sums come in the first round, before any client's first step, and
+Axes: N columns of numbers. The sums come in the first round, before any client's first step, and
 all clients take part: counts and sums, then squares about the mean over all, so that nothing
 cancels. What is missing is in neither. Nobody learns more of a client than is in the totals, which
 are sealed where statistics are.
+
+A total is a client's own where no other one has the column. So where numbers may be missing, the
+clients that have each column are counted first, and nothing is sent of one that few have.
 """
 
 from collections.abc import Callable
@@ -22,8 +25,9 @@ from securefl.norms.standardised_input import (
 )
 from securefl.types import Kind, MessageSpec, State, Weighing
 
-SUM, VARIANCE = "input/sum", "input/variance"
-"""Names of the messages: counts and sums of columns; sums of squares about the mean over all."""
+CLIENTS, SUM, VARIANCE = "input/clients/sum", "input/sum", "input/variance"
+"""Names of the messages: a one for each column that a client has, where any may be missing; counts
+and sums of columns; sums of squares about the mean over all."""
 
 
 def standard_tensors(model: nn.Module) -> frozenset[str]:
@@ -57,24 +61,30 @@ def input_messages(model: nn.Module) -> tuple[MessageSpec, ...]:
     found = find_standardised(model)
     if found is None:
         return ()
-    n = len(found[1].numbers)
-    return (
-        MessageSpec(SUM, Kind.STATISTICS, 2 * n, Weighing.EQUAL),
-        MessageSpec(VARIANCE, Kind.STATISTICS, n, Weighing.EQUAL),
-    )
+    layer, n = found[1], len(found[1].numbers)
+    sums = {CLIENTS: n} if layer.may_miss else {}
+    sums |= {SUM: 2 * n, VARIANCE: n}
+    return tuple(MessageSpec(x, Kind.STATISTICS, size, Weighing.EQUAL) for x, size in sums.items())
 
 
-def measure(layer: StandardisedInput, data: Samples, exchange: Exchange | None) -> None:
+def measure(
+    layer: StandardisedInput, data: Samples, exchange: Exchange | None, least: int = 1
+) -> None:
     """Write mean and deviation of all clients' samples into a layer; without exchange, of these.
 
     Args:
         layer: the first of the model.
         data: all of one client's samples.
         exchange: way to the other clients' sums.
+        least: number of clients, or all of fewer, that have a column of which anything is sent.
     """
-    own = _Own(layer, data)
+    own, n_clients = _Own(layer, data), 1
+    if exchange and layer.may_miss:
+        (count_N,) = own.added(lambda _, present: (present,))
+        total = exchange.sum(CLIENTS, {"clients": count_N.gt(0).double()})
+        # Sealed, it has noise.
+        own.sent_N = total.values["clients"] * total.n_clients > min(least, total.n_clients) - 0.5
     count_N, sum_N = own.added(lambda x, present: (present, x * present))
-    n_clients = 1
     if exchange:
         total = exchange.sum(SUM, {"count": count_N, "sum": sum_N})
         count_N, sum_N, n_clients = total.values["count"], total.values["sum"], total.n_clients
@@ -93,6 +103,8 @@ class _Own:
 
     def __init__(self, layer: StandardisedInput, data: Samples) -> None:
         self._layer, self._data = layer, data
+        self.sent_N: Tensor | None = None
+        """Columns of which anything is sent; all of them where absent."""
 
     def added(self, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Return Σ f(x, present) over samples, of values of shape (n, N), by the columns N."""
@@ -101,7 +113,9 @@ class _Own:
             x = x.to(self._layer.input_mean_C.device)  # noqa: PLW2901
             n_pixels = x[0, 0].numel()  # of a picture, which counts as one sample
             x_C = x.movedim(1, -1).flatten(0, -2)
-            rows = (of_x[:, places].double() for of_x in (x_C, self._layer.present(x_C)))
-            found = [values.sum(dim=0) / n_pixels for values in of(*rows)]
+            x_BN, present_BN = (y[:, places].double() for y in (x_C, self._layer.present(x_C)))
+            if self.sent_N is not None:
+                present_BN = present_BN * self.sent_N
+            found = [values.sum(dim=0) / n_pixels for values in of(x_BN, present_BN)]
             added = [a + b for a, b in zip(added, found, strict=True)] if added else found
         return tuple(each / self._layer.most for each in added)

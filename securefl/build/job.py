@@ -168,6 +168,7 @@ def chosen_algorithm(config: Config, sealed: frozenset[Kind] = frozenset()) -> F
         server,
         Momentum(config.train.momentum_across_rounds),
         sealed,
+        config.exchange.min_clients,
     )
 
 

@@ -1,19 +1,21 @@
 """Columns of sites' tables are standardised by all sites' samples before the first step."""
 
 import csv
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
 import securefl
-from securefl.algorithms.standardisation import SUM, VARIANCE
+from securefl.algorithms.standardisation import CLIENTS, SUM, VARIANCE
 from securefl.build.own_data import task_of_sites
 from securefl.errors import ConfigError
 from securefl.norms.standardised_input import find_standardised
 from securefl.runs.folder_reader import read_run
 
 SIZES = {"north": 17, "south": 5, "east": 30, "west": 8}
+SUMS = (CLIENTS, SUM, VARIANCE)
 COLUMNS = ("year", "dose", "unknown", "same", "smokes")
 FORM = (
     'samples.columns=["year", "dose", "unknown", "same", "smokes"]',
@@ -90,8 +92,8 @@ def test_mean_and_deviation_are_those_of_all_samples(sites, settings):
     task, result = ran(sites, *settings)
     for found, wanted in zip(standard(result), pooled(task.clients), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-    sums = [e for e in result.ledger.entries if e.name in {SUM, VARIANCE} and e.sender in SIZES]
-    assert [(e.round, e.sender) for e in sums] == [(1, name) for name in [*SIZES, *SIZES]]
+    sums = [e for e in result.ledger.entries if e.name in SUMS and e.sender in SIZES]
+    assert [(e.round, e.sender) for e in sums] == [(1, name) for name in 3 * [*SIZES]]
 
 
 def test_who_trains_alone_standardises_by_its_own_samples(sites):
@@ -99,19 +101,19 @@ def test_who_trains_alone_standardises_by_its_own_samples(sites):
     for name, data in zip(SIZES, task.clients, strict=True):
         for found, wanted in zip(standard(result, name), pooled([data]), strict=True):
             torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-    assert not [e for e in result.ledger.entries if e.name in {SUM, VARIANCE}]
+    assert not [e for e in result.ledger.entries if e.name in SUMS]
 
 
 def test_sealed_the_server_has_totals_alone_once_each(sites, key_set, tmp_path):
-    """The authority opens one of counts and sums and one of squares; nothing later moves them."""
+    """The authority opens one of clients, of sums and of squares; nothing later moves them."""
     sealed = ("exchange.encrypt=statistics", "run.rounds=3", "model.dtype=float32")
     task, result = ran(sites, *sealed, keys=key_set, out=tmp_path / "run")
     for found, wanted in zip(standard(result), pooled(task.clients), strict=True):
         torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-6)
-    entries = [e for e in result.ledger.entries if e.name in {SUM, VARIANCE}]
+    entries = [e for e in result.ledger.entries if e.name in SUMS]
     assert {e.form for e in entries if e.sender in SIZES} == {"ciphertext"}
-    opened = [(o.round, o.name) for o in result.openings if o.name in {SUM, VARIANCE}]
-    assert opened == [(1, SUM), (1, VARIANCE)]
+    opened = [(o.round, o.name) for o in result.openings if o.name in SUMS]
+    assert opened == [(1, name) for name in SUMS]
     # Evaluation of the folder, and a run that goes on, have the same.
     record = read_run(tmp_path / "run")
     assert record.metrics[-1].loss == result.metrics[-1].loss
@@ -153,6 +155,28 @@ def test_a_missing_number_is_the_mean_and_words_stay(sites):
     torch.testing.assert_close(layer(x), wanted)
     assert not layer(x)[:, [PLACES["unknown"], PLACES["same"]]].any()
     assert torch.equal(layer(x)[:, 4:], x[:, 4:])
+
+
+@pytest.mark.parametrize("n_sites", [1, 2, 3])
+def test_no_total_is_of_a_column_that_fewer_than_three_sites_have(
+    sites, key_set, tmp_path, n_sites
+):
+    """The one value of one patient would stand in the model, for all to read."""
+    values = dict(zip(SIZES, (4.27, -3.0, 1.5), strict=False))
+    own = {name: tmp_path / name / "site.toml" for name in SIZES}
+    for name, path in own.items():
+        shutil.copytree(sites[name].parent, path.parent)
+    for name in [*SIZES][:n_sites]:
+        table = own[name].parent / "own.csv"
+        head, first, *others = table.read_text().splitlines()
+        cells = first.split(",")
+        cells[COLUMNS.index("unknown")] = str(values[name])
+        table.write_text("\n".join([head, ",".join(cells), *others]))
+    _, result = ran(own, "exchange.encrypt=statistics", keys=key_set)
+    mean, deviation = (tensor[PLACES["unknown"]].item() for tensor in standard(result))
+    known = np.array([*values.values()])
+    wanted = (0, 1) if n_sites < 3 else (known.mean(), known.std())
+    assert (mean, deviation) == pytest.approx(wanted, abs=1e-5)
 
 
 def test_of_words_alone_nothing_is_measured(sites):
