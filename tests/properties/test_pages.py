@@ -187,11 +187,14 @@ def defaults_of(file):
     """Names of a file's tests that run by default, and its text."""
     text = (ROOT / "tests" / file).read_text()
     full = {"pytest.mark.full", "FULL"}
-    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    tree = ast.parse(text).body
+    of_all = [ast.unparse(node) for node in tree if isinstance(node, ast.Assign)]
+    assert not [of for of in of_all if of.startswith("pytestmark") and "full" in of], file
     return text, {
         function.name
-        for function in functions
-        if not full & {ast.unparse(decorator) for decorator in function.decorator_list}
+        for function in tree
+        if isinstance(function, ast.FunctionDef)
+        and not full & {ast.unparse(decorator) for decorator in function.decorator_list}
     }
 
 
@@ -227,7 +230,7 @@ class Typist:
             more = found(MORE, name_of(self.page), command) or ""
             words = shlex.split(os.path.expandvars(command), comments=True) + more.split()
             while re.fullmatch(r"\w+=\S+", words[0]):
-                words = words[1:]  # number of threads, which is one here
+                words = words[1:]  # one thread, and the path of benchmarks: as in this process
             if text:
                 self.python_text(textwrap.dedent(text).removesuffix("END"))
             elif words[0] == "securefl":
@@ -328,13 +331,9 @@ ALONE = sorted(
 """Other pages with a command that is typed."""
 
 
-SMALLER = {"resnet20": {"model": "cnn"}}
-"""Model of a benchmark that is tried, in the place of a deep one."""
-
-
 @pytest.fixture
 def clone(tmp_path, benchmark, monkeypatch):
-    """What a fresh clone has, without engines whose workers take seconds to start."""
+    """What a fresh clone has; benchmarks that are tried have no workers, and no deep model."""
     for name in ("examples", "benchmarks"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "docs/results").mkdir(parents=True)
@@ -342,9 +341,11 @@ def clone(tmp_path, benchmark, monkeypatch):
         (tmp_path / "docs" / script.name).symlink_to(script)
     engines, job = benchmark("engine_jobs").ENGINES, benchmark("engine_jobs").Job
     small = job.small
-    monkeypatch.setattr(
-        job, "small", lambda self: replace(small(self), **SMALLER.get(self.model, {}))
-    )
+
+    def shallow(self):
+        return replace(small(self), model="cnn" if self.model == "resnet20" else self.model)
+
+    monkeypatch.setattr(job, "small", shallow)
     for name in [name for name, run in engines.items() if "workers" in run]:
         monkeypatch.delitem(engines, name)
     monkeypatch.setattr(benchmark("engine_population"), "peak_mib_of", lambda *_: 100.0)
