@@ -80,8 +80,6 @@ def watched(folder: Path, rounds: int, options: Sequence[str]) -> Watched:
     """Run so many rounds, and follow them from another process and its page."""
     begun = time.perf_counter()
     run = started("run", "--rounds", str(rounds), "--out", str(folder), *options)
-    while not (folder / "config.json").exists() or not (folder / ".lock").exists():
-        time.sleep(0.1)
     watch_begun = time.perf_counter()
     watch = started("watch", str(folder), "--once")
     assert watch.stdout

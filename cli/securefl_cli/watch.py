@@ -1,6 +1,7 @@
 """`securefl watch`: a run while it goes on, on a page of this machine and in the terminal."""
 
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import click
 
 from securefl_cli.completion import run_argument
 from securefl_cli.progress import progress_bar
+
+LOOKS_S = 1.0
+"""Seconds between two looks at a folder whose run has not begun."""
 
 
 @click.command()
@@ -22,9 +26,9 @@ from securefl_cli.progress import progress_bar
 def watch(run_folder: Path, port: int, once: bool) -> None:
     """Follow the run in the folder RUN: a page on this machine alone, and a bar in the terminal.
 
-    The folder is a simulation's or a server's, and the run has begun. Nothing of the run waits for
-    it: it looks at the folder once a second, and the page asks nobody but this process. A run that
-    has stopped is followed anew by the same command, once it goes on.
+    The folder is a simulation's or a server's; where its run has not begun, it waits. Nothing of
+    the run waits for it: it looks at the folder once a second, and the page asks nobody but this
+    process. A run that has stopped is followed anew by the same command, once it goes on.
 
     \b
     Example:
@@ -33,8 +37,12 @@ def watch(run_folder: Path, port: int, once: bool) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.report.watching import FollowedRun, watching
     from securefl.runs.folder_files import is_finished
-    from securefl.runs.follow import follow, read_title
+    from securefl.runs.follow import follow, has_begun, read_title
 
+    if not has_begun(run_folder):
+        click.echo(f"{run_folder}: no run has begun here. Waits for one; Ctrl-C ends.", err=True)
+        while not has_begun(run_folder):
+            time.sleep(LOOKS_S)
     run = read_title(run_folder)
     watched = FollowedRun(run.name, run.rounds)
     with watching(watched, port) as address:

@@ -2,11 +2,14 @@
 
 import json
 import math
+import pkgutil
+import re
 import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,7 +21,6 @@ from securefl.runs.progress import left
 from securefl.runs.round_metrics import RoundMetrics
 
 HOST = "127.0.0.1"
-TEMPLATE = "report/watch.html.jinja"
 REQUEST_S = 10.0
 """Seconds for a caller to say what it wants."""
 
@@ -97,11 +99,7 @@ def watching(watched: FollowedRun, port: int = 0) -> Iterator[str]:
                 self.send_error(404)
                 return
             if asked.path == f"/{secret}/":
-                from securefl.io.html import rendered
-
-                values = {"name": watched.name, "rounds": watched.rounds}
-                page = rendered(TEMPLATE, nonce=secrets.token_hex(16), **values)
-                self._give("text/html; charset=utf-8", page.encode())
+                self._give("text/html; charset=utf-8", _page(watched).encode())
             elif asked.path == f"/{secret}/rounds":
                 after = parse_qs(asked.query).get("after", ["0"])[0]
                 number = int(after) if after.isdecimal() and len(after) < 9 else 0
@@ -136,6 +134,21 @@ def watching(watched: FollowedRun, port: int = 0) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _page(watched: FollowedRun) -> str:
+    """Return the page, filled without Jinja, which would be a fifth of what `watch` costs."""
+    values = {
+        "style": _text("style.css.jinja"),
+        "name": escape(watched.name),
+        "rounds": str(watched.rounds),
+        "nonce": secrets.token_hex(16),
+    }
+    return re.sub(r"\{\{ (\w+) \}\}", lambda place: values[place[1]], _text("watch.html.jinja"))
+
+
+def _text(name: str) -> str:
+    return (pkgutil.get_data("securefl.report", name) or b"").decode()
 
 
 def _finite(numbers: dict[str, float]) -> dict[str, float]:

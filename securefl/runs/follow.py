@@ -12,7 +12,10 @@ from securefl.io.text import printable
 from securefl.runs.folder_files import (
     CONFIG,
     METRICS,
+    MODEL,
+    PHASE,
     PRIVACY,
+    holds_run,
     is_at_work,
     is_finished,
     length_of,
@@ -51,6 +54,11 @@ def read_title(path: Path) -> RunTitle:
                 title = printable(name or path.resolve().name)
                 return RunTitle(title, n, (path / PRIVACY).exists())
         raise RunFolderError("has no run.name or no run.rounds of 1 or more")
+
+
+def has_begun(path: Path) -> bool:
+    """Return whether a run in this folder has come to its first round."""
+    return holds_run(path) and any((path / name).exists() for name in (PHASE, METRICS, MODEL))
 
 
 def follow(

@@ -12,8 +12,6 @@ import pytest
 from parsed_command import parsed
 
 from securefl.settings.axes import AXES
-from securefl.settings.load import load_config
-from securefl_cli.options import KEYS, TABLES, settings_of
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -62,17 +60,6 @@ def test_a_consortiums_three_lines_are_those_of_the_page_of_processes():
     lines = [line for block in blocks(README) for line in block.splitlines()]
     three = [line for line in lines if line.split()[1:2] and line.split()[1] in PARTIES]
     assert [line in there for line in three] == [True] * 3
-
-
-@pytest.mark.parametrize("arguments", [*COMMANDS["README"], *COMMANDS["simulations"]], ids=" ".join)
-def test_each_command_parses(arguments):
-    """Its options exist, and the settings that it stands for go together."""
-    context = parsed(arguments)
-    if context.command.name in {"run", "leave-one-out"}:
-        config = context.params.pop("config_file", None)
-        settings = context.params.pop("settings")
-        options = {n: v for n, v in context.params.items() if n in {*KEYS, *TABLES}}
-        load_config(config and ROOT / config, [*settings_of(options), *settings])
 
 
 @pytest.mark.parametrize("page", COMMANDS)

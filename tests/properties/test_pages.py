@@ -1,9 +1,10 @@
-"""Pages of the site: each block of a tutorial and a how-to runs as it stands, those of the pages of
-commands in short, and every command of any page is one that exists, with the options that it has.
+"""Pages of the site: each block of a tutorial and a how-to runs as it stands, commands of all other
+pages in short, as `page_commands.py` says; each exists, with the options that it has.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import os
@@ -12,7 +13,10 @@ import runpy
 import shlex
 import subprocess
 import sys
+import textwrap
 import tomllib
+from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,12 +24,14 @@ import click
 import pytest
 from click.testing import CliRunner
 from key_folders import PASSPHRASE, cheap
+from page_commands import FEWER, MORE, NOT_HERE, RUN_BY, found
 from parsed_command import parsed
 
 from securefl.errors import SecureFLError
 from securefl.report import finish
 from securefl.settings import choice
 from securefl.settings.load import load_config
+from securefl_cli import reproduce as reproducing
 from securefl_cli.main import main
 from securefl_cli.options import KEYS, TABLES, settings_of
 
@@ -47,33 +53,22 @@ WALKED = [
     and page.name not in {"three-hospitals.md", "own-choices.md"}
 ]
 """Two tutorials have tests of their own, which do all of them: with processes, and by parts."""
-NOT_HERE = {
-    r"securefl audit": "a minute each; test_audit_cli.py runs them",
-    r"securefl privacy (plan|cost)": "ten seconds each; test_privacy_cli.py",
-    r"securefl reproduce (?!.*--list)": "minutes to hours; test_recipes.py runs small ones",
-    r"securefl run --resume": "goes on with a run that was stopped, as test_resume.py does",
-}
-"""Commands of walked pages that are checked and not run here, with the reason."""
-IN_SHORT = "docs/simulations.md", "docs/officer.md", "docs/data-sets.md"
-"""Pages whose commands are typed one after the other in one folder, with two rounds each."""
-NOT_IN_SHORT = {
-    **NOT_HERE,
-    r"diff ": "reads what an audit has written",
-    r".* (--data-root|--dataset azpro) ": "files of others, which are not here",
-}
+TOGETHER = "docs/simulations.md", "docs/officer.md", "docs/data-sets.md"
+"""Pages whose commands are typed one after the other in one folder."""
+PROGRAM = r"(?:securefl|python|make|npm|pip|git|ray|apt-get) "
+INDENTED = (
+    rf"^    ((?:\w+=\S+ )*{PROGRAM}[^\n]*?<<'END'\n.*?^    END|(?:\w+=\S+ )*{PROGRAM}[^\n]*)$"
+)
+"""A command of an indented block; what it reads up to a line `END` is part of it."""
 COMMANDS = [
     (page, command)
     for page in PAGES
     for command in [
         *(command for block in blocks(page.read_text()) for command in block.commands),
-        *re.findall(
-            r"^    ((?:securefl|python|make) .*)",
-            page.read_text().replace("\\\n", " "),
-            re.MULTILINE,
-        ),
+        *re.findall(INDENTED, page.read_text().replace("\\\n", " "), re.MULTILINE | re.DOTALL),
     ]
 ]
-PROGRAMS = {"mkdir", "cp", "diff", "export"}
+PROGRAMS = {"mkdir", "cp", "diff", "export", "npm", "ray", "apt-get", "dpkg-deb"}
 """First words of other commands that are typed here: any other is mistyped, or no command."""
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -92,10 +87,10 @@ def name_of(page):
 def check(command, page=""):
     """Raise an error for a command that does not exist, or has other options."""
     command = re.sub(r"\s#.*", "", re.sub(r"\$\w+", "1", command))
-    command, *others = re.split(r" && | \| ", command)
+    command, *others = re.split(r" && | \| ", command.partition("\n")[0])
     for other in others:
         check(other, page)
-    first, *rest = shlex.split(command)
+    first, *rest = shlex.split(re.sub(r"^(\w+=\S+ )+", "", command))
     if "--wrap" in rest:
         check(rest[rest.index("--wrap") + 1], page)
     if first == "securefl":
@@ -167,38 +162,97 @@ def test_a_tutorial_begins_with_what_comes_of_it_and_how_long_it_takes(page):
     assert "**Time:**" in opening
 
 
-def test_each_reason_is_of_a_command():
-    typed = [c for page, c in COMMANDS if page in WALKED or name_of(page) in IN_SHORT]
-    for beginning in NOT_IN_SHORT:
-        assert any(re.match(beginning, command) for command in typed), beginning
+def left_out(page, command):
+    return found(RUN_BY, name_of(page), command) or found(NOT_HERE, name_of(page), command)
+
+
+@pytest.mark.parametrize("table", [MORE, RUN_BY, NOT_HERE], ids=["more", "run by", "not here"])
+def test_each_entry_of_a_table_is_of_a_command(table):
+    used = {id(found(table, name_of(page), command)) for page, command in COMMANDS}
+    assert [pattern for pattern, entry in table.items() if id(entry) not in used] == []
+
+
+def test_what_is_not_typed_is_in_a_table():
+    """Of one that cannot run here its page says what it needs."""
+    for page, command in COMMANDS:
+        if any(re.match(beginning, command) for beginning in UNTYPED):
+            assert left_out(page, command), f"{name_of(page)}: {command}"
+        if not found(RUN_BY, name_of(page), command):
+            word, _ = found(NOT_HERE, name_of(page), command) or ("", "")
+            assert word in page.read_text(), f"{name_of(page)}: {command}: {word}"
+
+
+@cache
+def defaults_of(file):
+    """Names of a file's tests that run by default, and its text."""
+    text = (ROOT / "tests" / file).read_text()
+    full = {"pytest.mark.full", "FULL"}
+    tree = ast.parse(text).body
+    of_all = [ast.unparse(node) for node in tree if isinstance(node, ast.Assign)]
+    assert not [of for of in of_all if of.startswith("pytestmark") and "full" in of], file
+    return text, {
+        function.name
+        for function in tree
+        if isinstance(function, ast.FunctionDef)
+        and not full & {ast.unparse(decorator) for decorator in function.decorator_list}
+    }
+
+
+NAMED = re.compile(
+    r"python (?:docs|benchmarks)/(\w+)|(?:reproduce|--dataset) ([\w-]+?)(?:-unseen)? "
+)
+"""Script, table or data set of a command; an unseen source's table has the runs of another."""
+
+
+def test_who_runs_a_command_is_a_test_that_runs_by_default():
+    """Its file names the script, the table or the data set."""
+    for page, command in COMMANDS:
+        if test := found(RUN_BY, name_of(page), command):
+            file, _, name = test.partition("::")
+            text, names = defaults_of(file)
+            assert name in names, test
+            for words in NAMED.findall(f"{command} "):
+                assert "".join(words) in text, f"{name_of(page)}: {command}: {test}"
 
 
 class Typist:
     """A reader at a terminal, whose commands run in this process."""
 
     said = ""
-    left_out = NOT_HERE
-    more = ()
-    """Settings that runs are given on top."""
+    page = None
+    """Page that they are on."""
 
-    def type(self, command):
-        if any(re.match(beginning, command) for beginning in self.left_out):
+    def type(self, commands):
+        if left_out(self.page, commands):
             return
-        words = shlex.split(os.path.expandvars(command), comments=True)
-        if words[0] == "securefl":
-            self.securefl(words[1:])
-        elif words[0] == "python":
-            self.python(words[1:])
-        else:
-            subprocess.run(["bash", "-euc", command], check=True)
+        line, _, text = commands.partition("\n")
+        for command in line.split(" && "):
+            more = found(MORE, name_of(self.page), command) or ""
+            words = shlex.split(os.path.expandvars(command), comments=True) + more.split()
+            while re.fullmatch(r"\w+=\S+", words[0]):
+                words = words[1:]  # one thread, and the path of benchmarks: as in this process
+            if text:
+                self.python_text(textwrap.dedent(text).removesuffix("END"))
+            elif words[0] == "securefl":
+                self.securefl(words[1:])
+            elif words[0] == "python":
+                self.python(words[1:])
+            else:
+                subprocess.run(["bash", "-euc", command], check=True)
 
     def securefl(self, words):
-        if words[0] in {"run", "leave-one-out"}:
-            words = [*words, *self.more]
         given = CliRunner(env={"SECUREFL_PASSPHRASE": PASSPHRASE})
         done = given.invoke(main, words, input="y\n" * 9)
         assert done.exit_code == 0, (words, done.output, done.exception)
         self.said += done.output
+
+    def python_text(self, text):
+        """What a page's command reads up to its line END."""
+        for often, less in FEWER.items():
+            assert often in text
+            text = text.replace(often, less)
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(text, {"__name__": "__main__"})
 
     def python(self, words):
         arguments, _, out = (
@@ -207,7 +261,12 @@ class Typist:
         said = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
             patch.setattr(sys, "argv", arguments)
-            runpy.run_path(arguments[0], run_name="__main__")
+            patch.syspath_prepend(Path(arguments[0]).resolve().parent)
+            try:
+                runpy.run_path(arguments[0], run_name="__main__")
+            except SystemExit as ended:
+                if ended.code:
+                    pytest.fail(f"{words}: exit code {ended.code}")
         if out:
             Path(out).write_text(said.getvalue())
 
@@ -225,12 +284,27 @@ def typist(tmp_path, monkeypatch):
         "pictures",
         lambda _record: dict.fromkeys(("accuracy.png", "score.png", "traffic.png"), b""),
     )
-    before = set(sys.modules)
+    typist, before, whole = Typist(), set(sys.modules), reproducing.load_recipe
+    monkeypatch.setattr(
+        reproducing, "load_recipe", lambda *file: short_recipe(whole(*file), typist.page)
+    )
     with cheap():
-        yield Typist()
+        yield typist
     for name in set(sys.modules) - before:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
+
+
+def short_recipe(recipe, page):
+    """One row of it and those that its page compares with, a column a quantity, two rounds."""
+    rows = [recipe.rows[0], *re.findall('--base "(.*?)"', page.read_text())]
+    columns = {cell.measure.quantity: cell.column for cell in reversed(recipe.cells)}
+    cells = tuple(
+        replace(cell, tables={**cell.tables, "run": {**cell.tables.get("run", {}), "rounds": 2}})
+        for cell in recipe.cells
+        if cell.row in rows and cell.column in columns.values()
+    )
+    return replace(recipe, rows=tuple(row for row in recipe.rows if row in rows), cells=cells)
 
 
 def shape_of(said):
@@ -241,27 +315,64 @@ def shape_of(said):
 @pytest.mark.parametrize("page", WALKED, ids=name_of)
 def test_a_page_runs_as_it_stands(page, typist, capsys):
     """From its first block to its last, in an empty folder; a tutorial shows what is printed."""
-    text = page.read_text()
+    text, typist.page = page.read_text(), page
     walk(text, typist.type)
     printed = shape_of(typist.said + capsys.readouterr().out)
     for before, block in pairwise(blocks(text) if page.parent.name == "tutorials" else ()):
-        elsewhere = any(re.match(left, c) for left in NOT_HERE for c in before.commands)
+        elsewhere = any(left_out(page, command) for command in before.commands)
         if block.language == "text" and not elsewhere:
             assert shape_of(block.text) in printed
 
 
-def test_commands_of_other_pages_run_in_short(typist, tmp_path):
-    """In a fresh clone, in the order of the pages, some of which go on from those before."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    typist.left_out, typist.more = NOT_IN_SHORT, ("--set", "run.rounds=2")
-    for name in IN_SHORT:
-        typed = [command for page, command in COMMANDS if name_of(page) == name]
-        walk("```\n" + "".join(f"{command}\n" for command in typed) + "```\n", typist.type)
+ALONE = sorted(
+    {page for page, command in COMMANDS if not left_out(page, command)}
+    - {*WALKED, *(ROOT / name for name in TOGETHER)}
+)
+"""Other pages with a command that is typed."""
+
+
+@pytest.fixture
+def clone(tmp_path, benchmark, monkeypatch):
+    """What a fresh clone has; benchmarks that are tried have no workers, and no deep model."""
+    for name in ("examples", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "docs/results").mkdir(parents=True)
+    for script in (ROOT / "docs").glob("*.py"):
+        (tmp_path / "docs" / script.name).symlink_to(script)
+    engines, job = benchmark("engine_jobs").ENGINES, benchmark("engine_jobs").Job
+    small = job.small
+
+    def shallow(self):
+        return replace(small(self), model="cnn" if self.model == "resnet20" else self.model)
+
+    monkeypatch.setattr(job, "small", shallow)
+    for name in [name for name, run in engines.items() if "workers" in run]:
+        monkeypatch.delitem(engines, name)
+    monkeypatch.setattr(benchmark("engine_population"), "peak_mib_of", lambda *_: 100.0)
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [[ROOT / name for name in TOGETHER], *([p] for p in ALONE)],
+    ids=lambda pages: name_of(pages[0]),
+)
+@pytest.mark.usefixtures("clone")
+def test_commands_of_other_pages_run_in_short(pages, typist):
+    """In a fresh clone, in their order, with the files that the pages show."""
+    for typist.page in pages:
+        files = [
+            f"```{b.language}\n{b.text}```\n" for b in blocks(typist.page.read_text()) if b.file
+        ]
+        walk("".join(files), typist.type)
+        for page, command in COMMANDS:
+            if page == typist.page:
+                typist.type(command)
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES} - {*WALKED}), ids=name_of)
 def test_python_of_other_pages_runs(page, typist):
     python = [block.text for block in blocks(page.read_text()) if block.language == "python"]
+    typist.page = page
     if python and name_of(page) not in RUN_ELSEWHERE:
         walk("".join(f"```python\n{text}```\n" for text in python), typist.type)
 

@@ -3,8 +3,10 @@
 import http.client
 import json
 import os
+import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -113,7 +115,7 @@ def _until(tab, condition):
     raise AssertionError(f"{condition}: not in 10 s")
 
 
-def test_the_command_follows_a_run_to_its_end(tmp_path):
+def test_the_command_waits_for_a_run_and_follows_it_to_its_end(tmp_path, monkeypatch):
     """While it is at work its phase is known, by a file that goes with it."""
     config = securefl.load_config(settings=["run.rounds=2", "exchange.encrypt=none"])
 
@@ -127,14 +129,21 @@ def test_the_command_follows_a_run_to_its_end(tmp_path):
         with pytest.raises(SeenError, match="scoring"):
             list(follow(tmp_path / "run", on_phase=seen))
 
-    securefl.run(config, out=tmp_path / "run", on_round=on_round)
+    def begin(_seconds):
+        securefl.run(config, out=tmp_path / "run", on_round=on_round)
+
+    monkeypatch.setattr(
+        sys.modules[watch.callback.__module__], "time", SimpleNamespace(sleep=begin)
+    )
+    waited = CliRunner().invoke(watch, [str(tmp_path / "run"), "--once"], catch_exceptions=False)
+    assert "no run has begun here. Waits for one; Ctrl-C ends.\nPage: " in waited.output
+    assert "Round 2 of 2: the run is complete." in waited.output
     assert not (tmp_path / "run" / PHASE).exists()
     (tmp_path / "run" / PHASE).write_bytes(b"\x1b[2Jscoring")
     assert read_phase(tmp_path / "run") == r"\x1b[2Jscoring"
     found = CliRunner().invoke(watch, [str(tmp_path / "run"), "--once"], catch_exceptions=False)
     assert found.exit_code == 0
-    assert "Page: http://127.0.0.1:" in found.output
-    assert "Round 2 of 2: the run is complete." in found.output
+    assert found.output.startswith("Page: http://127.0.0.1:")
 
 
 def test_a_foreign_folder_sends_no_commands_to_a_terminal(tmp_path, capsys):
