@@ -121,6 +121,8 @@ class Resumable:
     async def finish(self) -> None:
         """See `Chunks.finish`; a peer whose connection is cut has its time to come back."""
         self.close()
+        if self.is_cut and self._has_said_all:
+            self.part(self._why)
         await self._until(lambda: self.parted or self._receiving is None)
 
     def end(self, why: PeerError) -> None:
@@ -218,8 +220,13 @@ class Resumable:
                 if self._listener:  # which ends the stream; a caller's end would take words back
                     await stream.read()
 
+    @property
+    def _has_said_all(self) -> bool:
+        """True for a listener's end of which the caller has taken all, and need not come back."""
+        return self._listener is None and not self._kept
+
     def _lose(self, why: PeerError) -> None:
-        if isinstance(why, Broken):
+        if isinstance(why, Broken) or (self.over and self._has_said_all):
             self.part(why)
         elif not (self.parted or self._grace):
             late = PeerError(f"{why}, and was not made anew within {GRACE_S:g} s")

@@ -152,3 +152,30 @@ def test_frames_arrive_once_and_in_order_both_ways(tmp_path, monkeypatch, proxie
 
     asyncio.run(scenario())
     assert len(done) > 3
+
+
+def test_a_server_that_stops_waits_for_nobody_that_has_heard_all(monkeypatch, tmp_path):
+    """A client that was killed has nothing to come back for."""
+    monkeypatch.setattr(securefl.network.resumable, "GRACE_S", 600.0)
+    made = Site(tmp_path / "site", encrypt="none")
+
+    async def echo(link):
+        await link.send(Frame.MESSAGE, (await link.receive({Frame.MESSAGE: 100})).body)
+        await link.ended()
+
+    async def scenario():
+        hub, trust = made.identity(SERVER, "server"), made.bundle("client")
+        door = await listening(hub, lambda _: "alice", ANY_PORT, echo, print)
+        alice = await connected(made.identity("alice"), trust, "server", Address.parse(door.at), 5)
+        await alice.send(Frame.MESSAGE, b"one")
+        await alice.receive({Frame.MESSAGE: 100})
+        await alice.send(Frame.MESSAGE, b"two")  # which says that the answer was taken
+        await asyncio.sleep(0.2)
+        end = alice._stream
+        end._keeping.cancel()
+        end._stream.close()
+        await asyncio.sleep(0.2)
+        async with asyncio.timeout(20):
+            await door.stop()
+
+    asyncio.run(scenario())
