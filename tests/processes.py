@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from forked import Forked
@@ -31,10 +32,12 @@ from securefl.federation.lineage import Shown, Statement, beginning, over
 from securefl.federation.total import state_digest
 from securefl.network import bodies
 from securefl.network.authority import AuthorityLog, AuthorityProcess
+from securefl.network.authority_line import Line
 from securefl.network.client import ClientProcess
 from securefl.network.connect import Address, listening
 from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import ProcessIdentity
+from securefl.network.members import Members
 from securefl.network.party import client_party
 from securefl.network.server import Patience, ServerProcess, server_job
 from securefl.runs.folder_reader import read_run
@@ -56,6 +59,8 @@ from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 
 CLIENTS = ("alice", "bob", "carol")
+CALLING_S = 60.0
+"""Seconds that a machine may take to have all of a loop's parties call."""
 SERVER = "hub"
 PASSPHRASE = "a passphrase that only the authority knows"
 ANY_PORT = Address("127.0.0.1", 0)
@@ -382,9 +387,14 @@ class Loop:
         return self.site.record
 
     async def _run(self, meanwhile):
+        joining = {}
+        with since_all_have_called(self, joining):
+            await self._play(meanwhile, joining)
+
+    async def _play(self, meanwhile, joining):
         folder = RunFolder.begun_or_new(self.site.folder / "run", self.config)
         self.serving = serving = asyncio.create_task(self.server.run(ANY_PORT, folder))
-        joining, opening = {}, []
+        opening = []
         try:
             await first(self.wait_for("^Listening on"), serving)
             (line,) = (line for line in self.said if line.startswith("Listening on"))
@@ -408,6 +418,34 @@ class Loop:
             await asyncio.gather(*opening, return_exceptions=True)
             self.ended = dict(zip(joining, how[1:], strict=True))
             await asyncio.sleep(0.1)
+
+
+@contextmanager
+def since_all_have_called(loop, joining):
+    """Count a loop's seconds to join from then on: on a busy machine nobody is absent by chance.
+
+    `joining` has the tasks of its clients once they call.
+    """
+    all_here, link, counts = Members.all_here, Line.link, False
+
+    def comes(members, name):
+        task = joining.get(name)
+        return name in loop.clients and name not in members.here() and not (task and task.done())
+
+    async def from_the_last(members, awaited, within_s, at_least=None):
+        nonlocal counts
+        async with asyncio.timeout(CALLING_S):
+            while not counts and any(comes(members, name) for name in awaited):
+                await asyncio.sleep(0.01)
+        counts = True
+        return await all_here(members, awaited, within_s, at_least)
+
+    async def called(line, within_s):
+        first = loop.keeper and within_s == loop.patience.joining_s
+        return await link(line, max(within_s, CALLING_S) if first else within_s)
+
+    with patch.object(Members, "all_here", from_the_last), patch.object(Line, "link", called):
+        yield
 
 
 def until_refused(*names):

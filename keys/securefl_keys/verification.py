@@ -206,7 +206,7 @@ CAN = {
     ),
     "officer": (
         "check who signed a contribution",
-        "add up keys of sums, with a card secret that is in no bundle",
+        "make a card key with its identity, by which the authority sets officers in force",
     ),
 }
 CANNOT = {
@@ -219,13 +219,15 @@ CANNOT = {
     "owner": ("sign for a client: clients keep their identity keys",),
     "officer": (
         "decrypt anything: no secret key is in this folder",
-        "open a sum without other officers",
+        "add up keys of sums: no officers are set, and the authority opens sums alone",
     ),
 }
 WITH_OFFICERS = {
     CAN["client"][0]: "encrypt what it sends, and make cards that the officers alone open",
     CAN["authority"][1]: "add up keys of sums, with a secret key that is in no bundle",
     CAN["owner"][0]: "add up keys of sums as the first officer, with the passphrase",
+    CAN["officer"][1]: "add up keys of sums, with a card secret that is in no bundle",
+    CANNOT["officer"][1]: "open a sum without other officers",
 }
 """Words in the place of these where sums need several officers."""
 WITH_IDENTITY: dict[Role, str] = {
@@ -308,12 +310,14 @@ def _bundle(directory: Path, authority: str | None, at: datetime) -> FolderVerdi
         file = bundle.officers()
         officers = file.told() if file else ""
     what = f"A bundle for the role {role}, epoch {bundle.manifest.epoch}"
-    can, cannot, found = _can(role, officers), CANNOT[role], _all(problems, roster)
+    can, cannot = _by(officers, CAN[role]), _by(officers, CANNOT[role])
+    found = _all(problems, roster)
     return FolderVerdict(what, bundle.ca, role, roster, can, cannot, found, officers=officers)
 
 
-def _can(who: str, officers: str) -> tuple[str, ...]:
-    return tuple(WITH_OFFICERS.get(text, text) if officers else text for text in CAN[who])
+def _by(officers: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the texts, those with several officers where there are some."""
+    return tuple(WITH_OFFICERS.get(text, text) if officers else text for text in texts)
 
 
 def _key_folder(directory: Path, authority: str | None, at: datetime) -> FolderVerdict:
@@ -346,7 +350,7 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> FolderV
             problems.append(f"{layout.MANIFEST}: {gone}")
     elif authority is not None:
         problems.append("nothing in it is signed: it has no consortium")
-    can, cannot = (_can(owner, officers), CANNOT[owner]) if owner else ((), ())
+    can, cannot = (_by(officers, CAN[owner]), CANNOT[owner]) if owner else ((), ())
     ca = roster.ca if roster else None
     found = _all(problems, roster)
     return FolderVerdict(

@@ -25,6 +25,7 @@ from securefl.audit.encryption.report_section import encryption_section
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.exposure.report_section import exposure_section
 from securefl.audit.findings import Findings, Section
+from securefl.audit.fitting_advice import fitting
 from securefl.audit.incident_table import incident_table, incidents_in_words, passed_in_words
 from securefl.audit.inversion import report_section as inversion
 from securefl.audit.inversion.hidden_statistics import Hidden
@@ -335,7 +336,9 @@ class _Audits:
         ):
             self.on_step(title, 0, 1)
             try:
-                yield make()
+                section = make()
+                do = fitting(section.do, self.config, self.task, self._noise)
+                yield replace(section, do=do)
             except (SecureFLError, RuntimeError) as error:
                 # torch's own errors are RuntimeErrors: not every model can be attacked by all.
                 yield Section(key, title, Verdict.OPEN, f"{NOT_MEASURED} {error}.", do=TRY_AGAIN)
@@ -360,9 +363,8 @@ class _Audits:
             openings=self.evidence.all_openings,
         )
 
-    @cached_property
     def _noise(self) -> str:
-        """Advice to add noise to this run."""
+        """Return the advice to add noise to this run."""
         return noise_advice(
             self.config,
             has_bn=bool(batch_norm_layers(self.trained.model)),
@@ -401,16 +403,14 @@ class _Audits:
         models, updates = self.replay.models, self.replay.updates
         seen = observed(self.config, self.trained, models, updates, pool)
         seen = replace(seen, another_run=self._another_run)
-        return membership_section(pool, seen, shadows, seed=self.seed, noise=self._noise)
+        return membership_section(pool, seen, shadows, seed=self.seed)
 
     def _epsilon(self) -> Section:
         self._require_data()
         clients = None
         if self.config.privacy.of_clients:
             clients = client_test(self.config, len(self.task.clients), self.seed)
-        return epsilon_section(
-            self.config, self.history, self._canaries(), clients, self.seed, self._noise
-        )
+        return epsilon_section(self.config, self.history, self._canaries(), clients, self.seed)
 
     def _canaries(self) -> RecordBounds:
         self._require_losses_of_one()
@@ -466,7 +466,7 @@ class _Audits:
             self.trained.model,
             (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])),
             public,
-            replace(sent, pairs=pairs, noise=self._noise),
+            replace(sent, pairs=pairs),
             self.seed,
             self.effort.name,
         )

@@ -236,7 +236,7 @@ class Provenance:
         return {
             "Parties": self._played(),
             "Run": (
-                f"{self.began or 'unknown'} to {self.ended}, by the clock of "
+                f"{self.began or 'unknown'} to {self.ended or 'unknown'}, by the clock of "
                 f"{'its machine' if self.simulated else 'the server'}; sessions: "
                 f"{len(self.sessions)}"
             ),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar, final
+from typing import Generic, TypeVar, final
 
 NOT_MEASURED = "Not measured:"
 """Beginning of the sentence of a section that was not measured."""
@@ -63,21 +63,7 @@ MORE_NOISE = (
     "accuracy: docs/results/privacy.md has how much on the digits, and securefl privacy plan how "
     "much noise an ε takes."
 )
-"""Advice to add noise, whatever the run; `noise_advice` has what a run could take, too."""
-
-
-class TakesNoise(Protocol):
-    """Measurements of a run that noise would change."""
-
-    @property
-    def noise(self) -> str:
-        """Advice to add noise to this run."""
-        ...
-
-
-def add_noise(measured: TakesNoise) -> str:
-    """Return the advice to add noise to the run that was measured."""
-    return measured.noise
+"""Advice to add noise, whatever the run; in a report `noise_advice` stands in its place."""
 
 
 def unmeasured(numbers: Callable[[Measured], Iterable[float]]) -> Rule[Measured]:

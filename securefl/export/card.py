@@ -106,7 +106,7 @@ def _training(record: RunRecord) -> Iterator[str]:
         "Server": config.server.name,
         "Selection of clients": config.selection.name,
         "Sealed": ", ".join(config.exchange.encrypt) or "nothing",
-        "From, to": f"{began}, {record.metrics[-1].at}",
+        "From, to": f"{began}, {record.metrics[-1].at or 'an unknown time'}",
         "Versions": ", ".join(sorted(versions)),
     }
     yield _table(("Setting", "Value"), rows.items())

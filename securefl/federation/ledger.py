@@ -3,8 +3,8 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from securefl.types import Kind, NamedTensors
 
@@ -16,11 +16,20 @@ MOST_SENDERS = 10
 """Clients that a notebook shows one by one."""
 
 Form = Literal["plaintext", "ciphertext"]
+Row = TypeVar("Row")
 
 
 def utc_now() -> str:
     """Return the time, UTC, to the second: `2026-11-26T08:15:30Z`."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def as_written(row: Row, line: bytes) -> Row:
+    """Return a row read from a line of JSON, without a time where the line has none.
+
+    Older folders' lines have none, and the time of reading would stand for it.
+    """
+    return row if b'"at":' in line else cast("Row", replace(cast("Any", row), at=""))
 
 
 @dataclass(frozen=True, slots=True)

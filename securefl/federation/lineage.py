@@ -24,6 +24,8 @@ from pydantic import Field
 from securefl.errors import SignatureRefused
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_OfALine = Annotated[str, Field(exclude=True)]
+"""Part of the server's own line on a model, and of no proof that a client keeps."""
 SIGNED_AS = b"SecureFL models 1\0"
 """Prefix of what is signed here; nothing else that an identity signs has it."""
 
@@ -35,6 +37,10 @@ class Shown:
     round: Annotated[int, Field(ge=1, lt=2**31)]
     model: Digest
     """SHA-256 of the state, in hex: `total.state_digest`."""
+    at: _OfALine = field(default="", compare=False, repr=False)
+    """Time at which the server began the round, UTC; empty elsewhere, and in older folders."""
+    run: _OfALine = field(default="", compare=False, repr=False)
+    """Id of the session in which it was written; empty before that."""
 
 
 def beginning(job: str) -> str:

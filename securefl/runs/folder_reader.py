@@ -1,6 +1,7 @@
 """Reader of a run's folder: its rows, and the run as a whole."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -9,7 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from securefl.errors import RunFolderError
 from securefl.federation.incidents import Incident
-from securefl.federation.ledger import AUTHORITY, Entry
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry, as_written
 from securefl.federation.lineage import Shown
 from securefl.federation.opening import Opening
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
@@ -27,6 +28,7 @@ from securefl.runs.round_metrics import RoundMetrics, best_of, read_metrics
 from securefl.selection.round_participants import RoundParticipants
 from securefl.settings.load import load_config
 from securefl.settings.tables import Config
+from securefl.types import Kind
 
 Row = TypeVar("Row", Entry, Incident, RoundParticipants, Opening, Shown)
 
@@ -65,33 +67,61 @@ class RunRecord:
         return 0 < len(self.metrics) == len(self.passed)
 
 
-def unlisted(ledger: Iterable[Entry], metrics: Iterable[RoundMetrics]) -> str:
-    """Return the reason why a ledger does not tell who sent what; empty where it does."""
-    return _lacking("ledger", ledger, (of.round for of in metrics if of.upload_bytes))
+def unlisted(ledger: Collection[Entry], metrics: Iterable[RoundMetrics]) -> str:
+    """Return the reason why a ledger does not tell who sent what; empty where it does.
 
-
-def unopened(openings: Iterable[Opening], ledger: Iterable[Entry]) -> str:
-    """Return the reason why a log does not tell all that was opened; empty where it does."""
-    sent = (entry.round for entry in ledger if entry.sender == AUTHORITY)
-    return _lacking("log of openings", openings, sent)
-
-
-def untold(incidents: Iterable[Incident], metrics: Iterable[RoundMetrics]) -> str:
-    """Return the reason why a log does not tell of all that was refused; empty where it does."""
-    return _lacking("log of incidents", incidents, (of.round for of in metrics if of.dropped))
-
-
-def _lacking(log: str, rows: Iterable[Entry | Incident | Opening], rounds: Iterable[int]) -> str:
-    """Return the reason why a log does not tell of these rounds; empty where it does.
-
-    A folder may have lost a log, or all its lines on a round: what is not there was not "nothing".
-    A line that is lost beside others of its round is not missed here.
+    What clients sent in a round has as many bytes as its metrics say.
     """
-    there = {row.round for row in rows}
-    gone = min(set(rounds) - there, default=None)
-    if gone is None:
+    listed = Counter[int]()
+    for entry in ledger:
+        if entry.receiver == SERVER and entry.sender != AUTHORITY:
+            listed[entry.round] += entry.bytes
+    gone = [(of.round, "messages") for of in metrics if listed[of.round] < of.upload_bytes]
+    return _lacking("ledger", ledger, gone)
+
+
+def unopened(openings: Collection[Opening], ledger: Iterable[Entry]) -> str:
+    """Return the reason why a log does not tell all that was opened; empty where it does.
+
+    Each request and each answer in the ledger has its line there, by round and name.
+    """
+    asked, sent = set[tuple[int, str]](), Counter[tuple[int, str]]()
+    for entry in ledger:
+        if entry.sender == AUTHORITY:
+            sent[entry.round, entry.name] += 1
+        elif entry.receiver == AUTHORITY and entry.kind is not Kind.CARDS:
+            asked.add((entry.round, entry.name))
+    opened = Counter((row.round, row.name) for row in openings if not row.refused)
+    gone = {*(sent - opened), *asked.difference((row.round, row.name) for row in openings)}
+    return _lacking("log of openings", openings, gone)
+
+
+def untold(incidents: Collection[Incident], metrics: Iterable[RoundMetrics]) -> str:
+    """Return the reason why a log does not tell of all that was refused; empty where it does.
+
+    Each client whose messages a round's metrics say were refused has a line of that round.
+    """
+    dropped = {(of.round, client) for of in metrics for client in of.dropped}
+    gone = dropped.difference((row.round, row.client) for row in incidents)
+    return _lacking("log of incidents", incidents, gone)
+
+
+def _lacking(
+    log: str, rows: Collection[Entry | Incident | Opening], gone: Collection[tuple[int, str]]
+) -> str:
+    """Return the reason why a log does not tell of all, the rounds and names that it lacks.
+
+    A folder may have lost a log, or some of its lines: what is not there was not "nothing".
+    """
+    if not gone:
         return ""
-    return f"not known: the {log} lacks round {gone:,}" if there else f"not known: no {log}"
+    if not rows:
+        return f"not known: no {log}"
+    number, name = min(gone)
+    if number not in {row.round for row in rows}:
+        return f"not known: the {log} lacks round {number:,}"
+    more = f", and {len(gone) - 1:,} more" if len(gone) > 1 else ""
+    return f"not known: the {log} lacks {name} of round {number:,}{more}"
 
 
 def read_run(path: Path) -> RunRecord:
@@ -142,7 +172,7 @@ def read_rows(path: Path, kind: type[Row]) -> list[Row]:
         return []
     parser = TypeAdapter(kind)
     with read_soundly(path):
-        return [parsed(parser, line, RunFolderError) for line in read_lines(path)]
+        return [as_written(parsed(parser, line, RunFolderError), line) for line in read_lines(path)]
 
 
 def _qualities(path: Path) -> dict[str, str]:

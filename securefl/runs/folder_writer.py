@@ -318,7 +318,7 @@ class RunFolder:
     def note_models_shown(self, shown: Sequence[Shown]) -> None:
         """Write down the models that rounds began with, before clients are sent the last one."""
         with _explained(self.path):
-            self._write(MODELS_SHOWN, _lines(asdict(one) for one in shown))
+            self._write(MODELS_SHOWN, _lines(map(self._stamped, shown)))
 
     def models_shown(self) -> list[Shown]:
         """Read the models that rounds began with.
@@ -380,11 +380,13 @@ class RunFolder:
         write_atomically(self.path / name, content)
 
     def _append(self, name: str, rows: Iterable[Any]) -> None:
-        lines = [asdict(row) for row in rows]
-        for line in lines:
-            if line.get("run") == "":
-                line["run"] = self._session
-        append_whole(self.path / name, _lines(lines))
+        append_whole(self.path / name, _lines(map(self._stamped, rows)))
+
+    def _stamped(self, row: Any) -> dict[str, Any]:
+        """Return a row as a line, with this session's id unless it was read from an older one's."""
+        line = asdict(row)
+        is_new = line["at"] and not line["run"]
+        return line | {"run": self._session} if is_new else line
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:

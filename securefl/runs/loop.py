@@ -34,7 +34,7 @@ from securefl.federation.checks import most_lists
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import PASSED, SITS_OUT, SPOILED, Incident
-from securefl.federation.ledger import Ledger
+from securefl.federation.ledger import Ledger, utc_now
 from securefl.federation.left_out import Interruptions, ListsOfModel, Suspects, next_list
 from securefl.federation.lineage import Shown
 from securefl.federation.message import SCORING
@@ -692,7 +692,7 @@ class Rounds:
         about = server.run, state, plan, times, since, in_memory, server.job, uncounted, past
         context = RoundContext(*about)
         if lineage:
-            lineage.note(Shown(number, context.model or state_digest(state)))
+            lineage.note(Shown(number, context.model or state_digest(state), utc_now()))
         self.ongoing = ServerRound(server, context, self._lists)
         return self.ongoing
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from securefl.errors import RunFolderError
-from securefl.federation.ledger import utc_now
+from securefl.federation.ledger import as_written, utc_now
 from securefl.io.files import read_lines
 from securefl.io.records import record_in
 from securefl.metrics.by_name import ACCURACY, is_better
@@ -53,7 +53,9 @@ class RoundMetrics:
     pooled: PooledScore | None = None
     """Score over all clients' samples, where each has a model or test data of its own."""
     at: str = field(default_factory=utc_now, compare=False, repr=False)
-    """Time of the round's end, UTC."""
+    """Time of the round's end, UTC; empty in older folders."""
+    run: str = field(default="", compare=False, repr=False)
+    """Id of the session in which it was written; empty before that."""
     phases: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
     """Seconds by phase; what is left to `seconds` is writing."""
     n_clients: int | None = None
@@ -104,4 +106,4 @@ def read_metrics(path: Path) -> tuple[RoundMetrics, ...]:
 
 def round_in(line: bytes) -> RoundMetrics:
     """Return the round that a line of the file holds; RunFolderError where it holds none."""
-    return record_in(line, RoundMetrics, RunFolderError)
+    return as_written(record_in(line, RoundMetrics, RunFolderError), line)

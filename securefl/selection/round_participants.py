@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from securefl.federation.ledger import utc_now
+
 
 @dataclass(frozen=True, slots=True)
 class RoundParticipants:
@@ -27,6 +29,10 @@ class RoundParticipants:
     energy_wh: float | None = None
     uncounted: tuple[str, ...] = ()
     """Present clients whose contributions did not count: lost in the round, or refused."""
+    at: str = field(default_factory=utc_now, compare=False, repr=False)
+    """Time of the selection, UTC; empty in older folders."""
+    run: str = field(default="", compare=False, repr=False)
+    """Id of the session in which it was written; empty before that."""
 
     @property
     def counted(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from securefl.io.json import parsed
 from securefl.network.frames import SMALL, Frame
 from securefl.network.models_shown import CONTRADICTION, ModelsShown
 from securefl.network.sites import NetworkSites
+from securefl.runs.folder_writer import RunFolder
 from securefl.types import Kind
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
@@ -177,7 +178,10 @@ def test_a_run_is_of_one_lineage_whoever_is_away(job, monkeypatch):
     last = {name: ModelsShown(here.folder / name, name, job_of(here)).last() for name in NAMES}
     assert {of.round for of in last.values()} == {3}
     assert len({of.lineage for of in last.values()}) == 1
-    assert len((here.folder / "run" / "models-shown.jsonl").read_text().splitlines()) == 3
+    folder = RunFolder(here.folder / "run")
+    shown, (session,) = folder.models_shown(), folder.session_ids()
+    assert [(of.round, of.run) for of in shown] == [(n, session) for n in (1, 2, 3)]
+    assert "" < shown[0].at <= shown[1].at <= shown[2].at
 
 
 def job_of(here):

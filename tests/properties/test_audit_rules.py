@@ -22,6 +22,7 @@ from securefl.audit.encryption.opened import EncryptionEvidence, opened_by_name
 from securefl.audit.encryption.verdict import Encrypted, ParameterSet
 from securefl.audit.exposure.leaks import Leak
 from securefl.audit.exposure.verdict import Exposed
+from securefl.audit.fitting_advice import fitting
 from securefl.audit.inversion.hidden_statistics import Attacker, HiddenStatistics
 from securefl.audit.inversion.verdict import SumsFound, of_smaller
 from securefl.audit.membership.verdict import Compared, MeasuredAttack
@@ -34,7 +35,9 @@ from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
 from securefl.report.views import Field, PartyView, Shows
 from securefl.settings.axes import NORMALISATIONS
+from securefl.settings.data_set import require_run
 from securefl.settings.load import load_config
+from securefl.task import configured_task
 from securefl.types import Kind
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
@@ -579,14 +582,43 @@ def test_advice_follows_what_the_audit_was_given():
     given = replace(again, evidence=replace(again.evidence, own_log=True))
     assert "--openings" in advice("Encryption", again)
     assert "--openings" not in advice("Encryption", given)
-    strong = Compared([attack(0.9, 0.0)], 100, 100, 0.01)
-    for section, measured in (
-        ("Membership inference", replace(strong, noise="Take it.")),
-        ("Tracing", traced(0.9, noise="Take it.")),
-        ("Tracing", traced(0.5, noise="Take it.", statistics=Visibility.EACH)),
-        ("Bounds on ε", CanaryBounds("none", math.inf, few, None, "Take it.")),
-    ):
-        assert advice(section, measured).endswith("Take it.")
+
+
+SETTINGS = (
+    ("exchange.encrypt=none",),
+    ("exchange.encrypt=none", "selection.name=random", "selection.replacement=with"),
+    ("exchange.encrypt=none", "data.clients=2", "data.partition=iid"),
+    ("exchange.encrypt=none", "algorithm.name=static-bn", "model.norm=batch"),
+    ("exchange.encrypt=none", "model.norm=group", "algorithm.name=fedavg"),
+    ("exchange.encrypt=statistics", "algorithm.name=fedtan"),
+    ("exchange.encrypt=model", "server.name=fednova", "algorithm.weights=samples"),
+)
+"""Of runs that take all that is advised, or not all of it."""
+ASSIGNED = re.compile(r'(\w+\.\w+) = "(\w+)"')
+
+
+@pytest.mark.parametrize("chosen", SETTINGS)
+def test_no_advice_clashes_with_the_runs_other_settings(chosen):
+    """Each of the table that names a value: the run takes it, or the report says why not."""
+    config = load_config(None, chosen)
+    task = configured_task(config)
+    advised = {decided(RULES[name], one)[2] for name, made in MADE.items() for one, _ in made}
+    assert sum(bool(ASSIGNED.search(do)) for do in advised) >= 5
+    assert any(MORE_NOISE in do for do in advised)
+    for do in advised:
+        said = fitting(do, config, task, lambda: "Take it.")
+        assert ("Take it." in said) == (MORE_NOISE in do)
+        for sentence in do.partition(MORE_NOISE)[0].split(". "):
+            sets = [f"{key}={value}" for key, value in ASSIGNED.findall(sentence)]
+            try:
+                require_run(load_config(None, [*chosen, *sets]))
+            except ConfigError:
+                key, value = ASSIGNED.findall(sentence)[0]
+                clash = f'{key} = "{value}" does not go with this run\'s other settings: '
+                assert (sentence in said, clash in said) == (False, True)
+                assert f'or {key} = "none"' not in said
+            else:
+                assert sentence in said
 
 
 nan = st.just(math.nan)

@@ -75,6 +75,17 @@ def test_the_card_key_says_what_stays_and_what_is_sent(made):
     assert PASSPHRASE not in told + out.read_text()
 
 
+def test_until_officers_are_set_an_officers_bundle_adds_up_nothing(made):
+    """Approved alone, it says so, and what comes next."""
+    said("export", "--keys", made / "keys", "--out", made / "bundles")
+    told = said("verify", made / "bundles/officer", "--identity", made / "olga")
+    assert "can add up keys" not in told
+    assert (
+        "It cannot add up keys of sums: no officers are set, and the authority opens sums alone."
+    ) in told
+    assert "It can make a card key with its identity, by which the authority sets officers" in told
+
+
 def test_show_and_verify_name_the_officers(panel):
     """In their order, with their key ids, in folder and bundles; export has their bundle."""
     told = said("show", panel / "keys")
@@ -90,6 +101,7 @@ def test_show_and_verify_name_the_officers(panel):
     assert f"{panel}/bundles/officer: for the officer; 6 files" in told
     told = said("verify", panel / "bundles/officer", "--identity", panel / "olga")
     assert "It can show that it is the officer olga." in told
+    assert "It can add up keys of sums, with a card secret that is in no bundle." in told
     assert "It cannot open a sum without other officers." in told
     told = said("verify", panel / "bundles/client")
     assert "It can encrypt what it sends, and make cards that the officers alone open." in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -88,20 +89,33 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(tmp_path, algori
 
 @pytest.mark.usefixtures("no_pictures")
 def test_each_line_has_its_time_and_the_id_of_its_session(tmp_path):
-    """Messages and openings of both sessions; a resumed run keeps those of the first."""
-    config = securefl.load_config(None, [*BASE, "algorithm.name=fedtan", "run.rounds=2"])
+    """A resumed run keeps those of the first session, and an older folder's lines have none."""
+    sets = [*BASE, "algorithm.name=fedtan", "run.rounds=2"]
+    sets += ["selection.name=random", "selection.fraction=0.8"]
+    run, older = tmp_path / "run", tmp_path / "older"
     with pytest.raises(StopError):
-        securefl.run(config, out=tmp_path, on_round=stop_after(1))
-    securefl.resume(tmp_path)
-    sessions = json.loads((tmp_path / "environment.json").read_text())["sessions"]
+        securefl.run(securefl.load_config(None, sets), out=run, on_round=stop_after(1))
+    shutil.copytree(run, older)
+    logs = ("ledger.jsonl", "openings.jsonl", "metrics.jsonl", "selections.jsonl")
+    for name in logs:
+        rows = [
+            {k: v for k, v in row.items() if k not in {"at", "run"}} for row in lines(run / name)
+        ]
+        (older / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for folder in (run, older):
+        securefl.resume(folder)
+    for name in set(logs) - {"openings.jsonl"}:  # that one is never written again
+        stamps = {(row["round"], bool(row["at"]), bool(row["run"])) for row in lines(older / name)}
+        assert stamps == {(1, False, False), (2, True, True)}
+    sessions = json.loads((run / "environment.json").read_text())["sessions"]
     began = [session["began"] for session in sessions]
     assert began == sorted(began)
-    for name in ("ledger.jsonl", "openings.jsonl"):
-        rows = lines(tmp_path / name)
+    for name in logs:
+        rows = lines(run / name)
         found = {(row["round"], row["run"]) for row in rows}
         assert found == {(i, session["run"]) for i, session in enumerate(sessions, 1)}
         times = [row["at"] for row in rows]
-        assert began[0] <= times[0] <= times[-1] <= lines(tmp_path / "metrics.jsonl")[-1]["at"]
+        assert began[0] <= times[0] <= times[-1] <= lines(run / "metrics.jsonl")[-1]["at"]
         assert times == sorted(times)
         assert datetime.fromisoformat(times[0]).tzinfo is UTC
 

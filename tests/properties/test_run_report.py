@@ -11,15 +11,17 @@ from browser import CHROMIUM, browser
 from click.testing import CliRunner
 
 import securefl
+from securefl.audit.encryption.opened import EncryptionEvidence
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.errors import RunFolderError
 from securefl.export.card import model_card
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
+from securefl.federation.opening import Opening
 from securefl.report.census import clients, rounds_counted
 from securefl.report.run_page import comparison_page, run_page
 from securefl.runs.folder_files import INCIDENTS, LEDGER, METRICS, OPENINGS, REPORT
-from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_reader import read_rows, read_run, unopened, untold
 from securefl.runs.round_metrics import ClientScore
 from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Kind
@@ -171,6 +173,43 @@ def test_lost_logs_of_openings_and_incidents_are_not_nothing(folders, tmp_path, 
     assert state["openings"] == 10  # as the ledger has them
     leaks = leaks_in(FolderEvidence.of(read_run(run)), read_run(run).ledger, "float32")
     assert f"incidents are {why.format('incidents')}" in {leak.why for leak in leaks}
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_each_line_of_the_log_of_openings_is_missed(folders, tmp_path, refused):
+    """One that is lost beside others of its round, too, by name and round, in report and audit."""
+    run = shutil.copytree(folders["sealed"], tmp_path / "run")
+    rows = [json.loads(line) for line in (run / OPENINGS).read_text().splitlines()]
+    if refused:  # the last total: it was asked for, and not answered
+        rows[-1] |= {"refused": "too few", "n_clients": 0}
+        ledger = (run / LEDGER).read_text().splitlines(keepends=True)
+        answers = [line for line in ledger if '"sender": "authority"' in line]
+        (run / LEDGER).write_text("".join(line for line in ledger if line != answers[-1]))
+    record, kept = read_run(run), [json.dumps(row) + "\n" for row in rows]
+    for i, row in enumerate(rows):
+        (run / OPENINGS).write_text("".join(kept[:i] + kept[i + 1 :]))
+        why = f"not known: the log of openings lacks {row['name']} of round {row['round']}"
+        evidence = FolderEvidence.of(record)
+        seen = EncryptionEvidence(record.config, evidence.openings, record.ledger)
+        assert seen.unlogged == why
+        where = {(leak.round, leak.what) for leak in leaks_in(evidence, record.ledger, "float32")}
+        assert (row["round"], row["name"]) in where
+    assert f"What was opened is {why}. Put a copy of {OPENINGS} back." in text_of(run_page(record))
+    (run / OPENINGS).write_text("".join(kept[1:-1]))
+    rest = read_rows(run / OPENINGS, Opening)
+    assert unopened(rest, record.ledger).endswith(f"lacks {rows[0]['name']} of round 1, and 1 more")
+
+
+def test_each_message_and_each_refusal_is_missed(folders):
+    """By the bytes of a round, and the clients that its metrics name."""
+    record = read_run(folders["sealed"])
+    for i, entry in enumerate(record.ledger):
+        less = replace(record, ledger=(*record.ledger[:i], *record.ledger[i + 1 :]))
+        due = f"not known: the ledger lacks messages of round {entry.round}"
+        assert less.unlisted == (due if entry.sender.startswith("client") else "")
+    metrics = [replace(record.metrics[0], dropped=("client-1", "client-2"))]
+    one = [Incident(1, "model", "client-1", "client-1: late")]
+    assert untold(one, metrics) == "not known: the log of incidents lacks client-2 of round 1"
 
 
 def test_it_asks_for_nothing(folders):

@@ -20,7 +20,7 @@ from securefl.audit.bounds.canary_bounds import (
 from securefl.audit.bounds.record_bounds import Method, Noise, RecordBounds, record_bounds
 from securefl.audit.bounds.verdict import RULES, CanaryBounds
 from securefl.audit.findings import Number, Section
-from securefl.audit.rules import MORE_NOISE, decided
+from securefl.audit.rules import decided
 from securefl.audit.thresholds import ALARM
 from securefl.io.html import PageTable
 from securefl.privacy.accountants import Accountant, epsilon
@@ -78,7 +78,6 @@ def epsilon_section(
     records: RecordBounds | None,
     clients: ClientTest | None,
     seed: int,
-    noise: str = MORE_NOISE,
 ) -> Section:
     """Return the section with upper and lower bounds side by side.
 
@@ -88,11 +87,10 @@ def epsilon_section(
         records: of canary records in a run of the same settings; None where there was none.
         clients: of canary clients; None where noise is not at client level.
         seed: of the canaries.
-        noise: advice to add noise.
     """
     claimed = _claimed(config, history)
     verdict, words, do = decided(
-        RULES, CanaryBounds(config.privacy.level, claimed, records, clients, noise)
+        RULES, CanaryBounds(config.privacy.level, claimed, records, clients)
     )
     return Section(
         "epsilon",

@@ -6,7 +6,7 @@ from typing import cast, final
 
 from securefl.audit.bounds.canary_bounds import ClientTest
 from securefl.audit.bounds.record_bounds import RecordBounds
-from securefl.audit.rules import MORE_NOISE, Rule, Verdict, add_noise, always, unmeasured
+from securefl.audit.rules import MORE_NOISE, Rule, Verdict, always, unmeasured
 from securefl.audit.thresholds import EPSILON_WORDS, MOST_CANARIES
 from securefl.privacy.events import Level
 from securefl.privacy.wording import WHAT
@@ -41,8 +41,6 @@ class CanaryBounds:
     """Largest ε by the accountant; infinite where nothing is promised."""
     records: RecordBounds | None
     clients: ClientTest | None
-    noise: str = MORE_NOISE
-    """Advice to add noise."""
 
     @property
     def shown(self) -> float:
@@ -155,7 +153,7 @@ RULES: tuple[Rule[CanaryBounds], ...] = (
             f"Canary records show an ε of at least {found.shown:.3g}: "
             f"{meaning_of(found.shown)}."
         ),
-        do=add_noise,
+        do=MORE_NOISE,
     ),
     Rule(
         Verdict.OPEN,
@@ -165,7 +163,7 @@ RULES: tuple[Rule[CanaryBounds], ...] = (
             "No ε is claimed, so nothing bounds what the model tells of a record. No canary "
             "records were tried."
         ),
-        do=add_noise,
+        do=MORE_NOISE,
     ),
     Rule(
         Verdict.WEAK,

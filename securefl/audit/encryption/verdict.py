@@ -191,7 +191,7 @@ RULES: tuple[Rule[Encrypted], ...] = (
     Rule(
         Verdict.OPEN,
         lambda found: bool(found.evidence.unlogged),
-        "the run has no log of openings, or one that lacks a round",
+        "the run has no log of openings, or one that lacks what the ledger has",
         lambda found: f"What was decrypted is {found.evidence.unlogged}.",
         do="Audit with --openings and the authority's own log.",
     ),

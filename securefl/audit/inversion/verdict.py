@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from typing import final
 
 from securefl.audit.inversion.hidden_statistics import Hidden, HiddenStatistics
-from securefl.audit.rules import NOT_MEASURED, Rule, Verdict, always, decided, unmeasured
+from securefl.audit.rules import (
+    MORE_NOISE,
+    NOT_MEASURED,
+    Rule,
+    Verdict,
+    always,
+    decided,
+    unmeasured,
+)
 
 ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
 """Verdicts from the best to the worst, of those that a section unites."""
@@ -100,7 +108,7 @@ NOTHING_SEALED: tuple[Rule[HiddenStatistics], ...] = (
         lambda found: found.rebuilt,
         "somebody rebuilds samples for certain better than a guess from the label",
         if_nothing_is_sealed,
-        do='Set exchange.encrypt = "model", or add noise (privacy.level).',
+        do=f'Set exchange.encrypt = "model". Or: {MORE_NOISE}',
     ),
     Rule(Verdict.OPEN, always, "nobody does", if_nothing_is_sealed),
 )
@@ -164,6 +172,12 @@ def _of_own(found: SumsFound) -> str:
     )
 
 
+_LARGER_SUMS = (
+    "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps). "
+    f"Or: {MORE_NOISE}"
+)
+
+
 UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
     Rule(
         Verdict.LEAKS,
@@ -171,10 +185,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
         "from a sum as large as the run's own samples are rebuilt for certain better than a guess "
         "from the labels",
         _of_own,
-        do=(
-            "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "
-            "or add noise: privacy.level and privacy.sigma (securefl privacy plan)."
-        ),
+        do=_LARGER_SUMS,
     ),
     Rule(
         Verdict.HOLDS,
@@ -195,10 +206,7 @@ UPDATES_SEALED: tuple[Rule[SumsFound], ...] = (
             "proof, since smaller ones gave something away"
             f"{'' if found.smaller_telling else ', if next to nothing'}"
         ),
-        do=(
-            "Have larger batches (train.batch_size) or more local steps (algorithm.local_steps), "
-            "or add noise: privacy.level and privacy.sigma (securefl privacy plan)."
-        ),
+        do=_LARGER_SUMS,
     ),
     Rule(
         Verdict.OPEN,

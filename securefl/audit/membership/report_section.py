@@ -14,7 +14,7 @@ from securefl.audit.membership.attackers import Attack, SeenModels, attacks
 from securefl.audit.membership.attacks import Shadows
 from securefl.audit.membership.candidates import Candidates, Ints
 from securefl.audit.membership.verdict import ON_ANOTHER_RUN, RULES, Compared, MeasuredAttack
-from securefl.audit.rules import MORE_NOISE, decided
+from securefl.audit.rules import decided
 from securefl.audit.statistics import (
     FEWEST_FOR,
     Interval,
@@ -36,7 +36,6 @@ def membership_section(
     shadows: Shadows | None,
     *,
     seed: int,
-    noise: str = MORE_NOISE,
 ) -> Section:
     """Attack what was seen, on as many samples as can be compared fairly.
 
@@ -46,7 +45,6 @@ def membership_section(
         shadows: `train_shadows` of the pool; without them the loss alone is left of the usual
             attacks, and a verdict that the run holds says little.
         seed: of what is compared, and of bootstrap intervals.
-        noise: advice to add noise.
 
     Raises:
         DataError: nothing can be compared.
@@ -59,7 +57,7 @@ def membership_section(
     n_tests = len(tried) * (1 + (others >= FEWEST_FOR[0.01]))
     found = [_measured(attack, chosen, member_S, rng) for attack in tried]
     rare, refusal = _rare(found, seed, rng)
-    compared = Compared(found, members, others, ALARM / n_tests, noise)
+    compared = Compared(found, members, others, ALARM / n_tests)
     verdict, words, do = decided(RULES, compared)
     return Section(
         KEY,

@@ -14,7 +14,6 @@ from securefl.audit.rules import (
     MORE_NOISE,
     Rule,
     Verdict,
-    add_noise,
     always,
     counted,
     unmeasured,
@@ -73,8 +72,6 @@ class Compared:
     others: int
     probability: float
     """Probability under chance below which an attack is found."""
-    noise: str = MORE_NOISE
-    """Advice to add noise."""
 
     @property
     def alarmed(self) -> Sequence[MeasuredAttack]:
@@ -159,7 +156,7 @@ RULES: tuple[Rule[Compared], ...] = (
         f"an attack that is found has an AUC of {STRONG_AREA} or more, or a TPR of "
         f"{100 * STRONG_RATE:g} % at 1 % FPR, by the lower end of its interval",
         lambda found: _told("clearly", found.best),
-        do=add_noise,
+        do=MORE_NOISE,
     ),
     Rule(
         Verdict.WEAK,
@@ -168,6 +165,6 @@ RULES: tuple[Rule[Compared], ...] = (
         lambda found: _told(
             f"{'slightly ' if found.best.slight else ''}better than by chance", found.best
         ),
-        do=add_noise,
+        do=MORE_NOISE,
     ),
 )

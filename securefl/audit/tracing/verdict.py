@@ -43,8 +43,6 @@ class SentStatistics:
     """Noise at client level, privacy.sigma; None without."""
     pairs: int | None = 0
     """Pairs of opened totals of the run that differ by one client; None where no log tells."""
-    noise: str = MORE_NOISE
-    """Advice to add noise."""
 
     @property
     def worst(self) -> Visibility:
@@ -183,8 +181,8 @@ def trials(found: Traced) -> str:
 
 def _noise(found: Traced) -> str:
     if found.sent.sigma is not None:
-        return f"{found.sent.noise} For statistics it is privacy.statistics_sigma."
-    return found.sent.noise
+        return f"{MORE_NOISE} For statistics it is privacy.statistics_sigma."
+    return MORE_NOISE
 
 
 RULES: tuple[Rule[Traced], ...] = (
