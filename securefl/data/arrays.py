@@ -146,7 +146,7 @@ def _array(name: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tens
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, by_columns, dtype = read(file)
         if dtype.kind not in "biuf":
-            raise ValueError(f"{name} holds {dtype}, and must hold numbers")
+            raise ValueError(f"{name} holds {dtype} values, and must hold numbers")
         n_bytes = math.prod(shape) * dtype.itemsize
         if min(shape, default=0) < 0 or n_bytes != member.file_size - file.tell():
             raise ValueError(f"{name} is of shape {shape}, which is not what it holds")

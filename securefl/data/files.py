@@ -1,7 +1,8 @@
 """Data files that a user put on the disk: found, checked and read, never downloaded.
 
-What a file says about itself is not believed: sizes are compared with the file's real length
-before anything of that size is allocated, and no format here can run code (no pickle).
+What a file says about itself is not believed: before anything of a size is allocated, it is
+compared with the file's real length or, where a format packs its content, with a limit that holds
+while it is unpacked. No format here can run code (no pickle).
 """
 
 import csv

@@ -127,7 +127,7 @@ def test_an_archive_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("kind", "shape", "rule"),
     [
-        ("|V0", (99_999_999_999,), r"x holds \|V0, and must hold numbers"),
+        ("|V0", (99_999_999_999,), r"x holds \|V0 values, and must hold numbers"),
         ("<f8", (10**12, 3), "x is of shape .*, which is not what it holds"),
         ("<f8", (-1, -2), "which is not what it holds"),
         ("<f8", (0, 3), "which is not what it holds"),

@@ -50,7 +50,7 @@ def _test(split):
         ({"test_images": np.zeros((3, 28, 28, 3))}, "float64 images"),
         ({"test_labels": np.zeros((3, 14), "uint8")}, r"labels of shape \(3, 14\) for 3"),
         ({"train_labels": np.full((3, 1), 9, "uint8")}, "label 9"),
-        ({"train_labels": np.array([[{}]] * 3)}, "is no .npz file .*holds object, and must hold"),
+        ({"train_labels": np.array([[{}]] * 3)}, "is no .npz file .*holds object values, and must"),
     ],
 )
 def test_another_array_than_medmnist_has_is_refused(tmp_path, changes, rule):
