@@ -108,6 +108,23 @@ def check_numbers(path: Path, numbers: Tensor, sha256: str) -> None:
     check_content(path, numbers.numpy().astype("<f8").tobytes(), sha256)
 
 
+def check_sizes(
+    root: str | Path, found: Mapping[str, tuple[int, ...]], known: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Compare numbers of samples, by data set or domain, with the published ones.
+
+    Raises:
+        DataError: one has others, or is missing.
+    """
+    for name, sizes in known.items():
+        has, is_to_have = (" + ".join(map(str, of)) for of in (found.get(name, (0,)), sizes))
+        if has != is_to_have:
+            raise DataError(
+                f"{root}: {has} samples of {name}, the data set has {is_to_have}; get all its "
+                "files again"
+            )
+
+
 def check_file(path: Path, algorithm: str, *digests: str) -> None:
     """Compare the file with published digests, one for each release, by MD5 or SHA-1.
 

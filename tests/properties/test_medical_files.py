@@ -277,6 +277,7 @@ def test_a_model_takes_samples_of_its_own_form(settings, rule):
 def test_a_run_on_ixi_tiny_is_scored_by_dice_at_each_hospital(tmp_path, monkeypatch):
     """From files to a sealed round, in the smallest U-Net."""
     monkeypatch.setattr(ixi_tiny, "SHAPE", (4, 5, 4))
+    monkeypatch.setattr(ixi_tiny, "SIZES", {})
     write_ixi_tiny(tmp_path / "ixi")
     settings = [
         *("data.dataset=ixi-tiny", f"data.root='{tmp_path}/ixi'", "model.name=unet"),
