@@ -59,7 +59,7 @@ IN_SHORT = "docs/simulations.md", "docs/officer.md", "docs/data-sets.md"
 NOT_IN_SHORT = {
     **NOT_HERE,
     r"diff ": "reads what an audit has written",
-    r".* (--data-root|--dataset azpro) ": "files of others, which are not here",
+    r".* --data-root ": "files of others, which are not here",
 }
 COMMANDS = [
     (page, command)
