@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import gzip
+import logging
 import struct
+from contextlib import suppress
 
 import nibabel
 import numpy as np
@@ -14,7 +16,7 @@ from PIL import Image
 from standard_files import write_isic2019, write_ixi_tiny, write_medmnist
 
 import securefl
-from securefl.data import ixi_tiny
+from securefl.data import ixi_tiny, nifti
 from securefl.data.isic2019 import load_isic2019
 from securefl.data.ixi_tiny import load_ixi_tiny
 from securefl.data.medmnist import MEDMNIST, MedSet, load_medmnist
@@ -198,8 +200,9 @@ def retable(root, old, new):
 
 @pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
 @pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
-def test_a_nifti_file_comes_back_as_it_was_written(tmp_path, kind, suffix):
-    """With its scale, in either byte order, and a fourth axis of one volume."""
+def test_a_nifti_file_comes_back_as_it_was_written(tmp_path, monkeypatch, kind, suffix):
+    """With its scale, in either byte order, and a fourth axis of one volume; piece by piece."""
+    monkeypatch.setattr(nifti, "_AT_ONCE", 7)
     voxels = np.arange(24, dtype=">i2").reshape(2, 3, 4, 1)
     image = kind(voxels, np.eye(4))
     image.header.set_slope_inter(0.5, 1)
@@ -208,6 +211,17 @@ def test_a_nifti_file_comes_back_as_it_was_written(tmp_path, kind, suffix):
     scaled = np.asarray(nibabel.load(path).dataobj)[..., 0]
     np.testing.assert_allclose(read_nifti(path), scaled, atol=1e-6)
     assert read_nifti(path).dtype == np.float32
+
+
+def test_a_header_that_is_mended_is_no_news(tmp_path, capfd):
+    """The reader has a logger of its own, which writes to stderr; others hear of it afterwards."""
+    heard = logging.getLogger("nibabel.global")
+    for mended in (changed(252, struct.pack("<2h", 77, 99)), b"no header"):
+        (tmp_path / "a.nii").write_bytes(mended)
+        with suppress(DataError):
+            assert read_nifti(tmp_path / "a.nii").shape == (2, 3, 4)
+        assert not heard.disabled
+    assert capfd.readouterr().err == ""
 
 
 def changed(at, new):
