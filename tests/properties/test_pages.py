@@ -23,8 +23,8 @@ from key_folders import PASSPHRASE, cheap
 from parsed_command import parsed
 
 from securefl.errors import SecureFLError
+from securefl.io import allowed_code
 from securefl.report import finish
-from securefl.settings import choice
 from securefl.settings.load import load_config
 from securefl_cli.main import main
 from securefl_cli.options import KEYS, TABLES, settings_of
@@ -219,7 +219,7 @@ def typist(tmp_path, monkeypatch):
     monkeypatch.setenv("PWD", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(choice, "_ALLOWED", set())
+    monkeypatch.setattr(allowed_code, "_ALLOWED", set())
     monkeypatch.setattr(
         finish,
         "pictures",
