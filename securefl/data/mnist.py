@@ -167,7 +167,7 @@ EMNIST_SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
         "mnist": (60_000, 10_000),
     }
 )
-"""Images of each split that train and that test, as its publisher counts its files."""
+"""Images of each split that train and that test in NIST's files; the paper counts fewer letters."""
 
 _SAMPLE_SHAPE = (28, 28)
 _Bytes: TypeAlias = UInt8[np.ndarray, "..."]

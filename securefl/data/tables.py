@@ -186,6 +186,14 @@ def _parquet(path: Path, wanted: Sequence[str], most: int) -> Mapping[str, Field
             said = file.metadata
             groups = (said.row_group(i).total_byte_size for i in range(said.num_row_groups))
             _require_bounded(path, said.num_rows, sum(groups), most)
+            single = {said.schema.column(i).path for i in range(said.num_columns)}
+            for name in wanted:
+                if name not in single:
+                    kind = file.schema_arrow.field(name).type
+                    raise DataError(
+                        f"{path}: column {name!r:.60} is of {kind!s:.60}: save it as numbers or "
+                        "text, one for each sample"
+                    )
         # Each text comes once, however many rows have it.
         with parquet.ParquetFile(path, read_dictionary=[*wanted]) as file:
             for batch in file.iter_batches(columns=[*wanted]):

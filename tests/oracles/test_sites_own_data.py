@@ -269,7 +269,9 @@ def test_other_code_of_the_model_is_refused(consortium, files, tmp_path, code, m
     monkeypatch.setattr(securefl.network.client, "code_of", changed)
     with pytest.raises(asyncio.CancelledError):
         loop.run(until_refused(*NAMES))
-    assert "its code of the model is another than the server's" in str(loop.ended["alice"])
+    assert "the code that the settings name is another than the server's" in str(
+        loop.ended["alice"]
+    )
 
 
 @pytest.mark.parametrize(

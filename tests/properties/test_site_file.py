@@ -554,7 +554,15 @@ def stored(folder, columns):
 
 
 @pytest.mark.parametrize(
-    "kind", ["timestamp('ns')", "time64('ns')", "duration('ns')", "date32()", "binary()"]
+    "kind",
+    [
+        "timestamp('ns')",
+        "time64('ns')",
+        "duration('ns')",
+        "date32()",
+        "binary()",
+        "list_(pyarrow.int8())",
+    ],
 )
 def test_a_parquet_column_of_neither_numbers_nor_text_is_refused(tmp_path, kind):
     def columns(pyarrow):
@@ -562,6 +570,8 @@ def test_a_parquet_column_of_neither_numbers_nor_text_is_refused(tmp_path, kind)
         values = [b"\xff"] * 3 if "binary" in kind else [10**9 + 1] * 3
         if "date32" in kind:
             values = [10**6] * 3
+        if "list_" in kind:
+            values = [[1]] * 3
         return {"age": pyarrow.array(values, type=of)}
 
     with pytest.raises(DataError, match="column 'age'"):
