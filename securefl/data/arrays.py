@@ -93,7 +93,7 @@ def load_npz(path: Path, names: Collection[str]) -> dict[str, Shaped[Tensor, "..
     try:
         return _npz(path, names)
     except _DAMAGED as error:
-        raise DataError(f"{path}: is no .npz file that can be used ({error})") from error
+        raise DataError(f"{path}: is no .npz file that can be used ({error!s:.300})") from error
 
 
 def _read(path: Path) -> tuple[Tensor, Tensor]:
