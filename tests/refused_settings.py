@@ -107,6 +107,12 @@ WRONG = {
         "model.name = 'mpl'",
         "must be mlp, cnn, resnet20, alexnet, unet, or MODULE:FUNCTION",
     ),
+    "metric of no name": Wrong(
+        ("run.metric=auroc",),
+        "run.metric = 'auroc'",
+        "must be one of accuracy, label-accuracy, balanced-accuracy, macro-f1, auc, "
+        "calibration-error, r2, c-index, dice, or MODULE:FUNCTION",
+    ),
     "workers without an engine": Wrong(
         ("run.workers=2",),
         "run.workers = 2",

@@ -69,8 +69,9 @@ class _Commands(click.Group):
     "--code",
     multiple=True,
     metavar="MODULE:CLASS",
-    help="A solver, normalisation, server optimiser or selector of your own that settings in files "
-    "may name: loading it runs its module. What an option of the command names needs none of this.",
+    help="A solver, normalisation, server optimiser, selector or metric (a function) of your own "
+    "that settings in files may name: loading it runs its module. What an option of the command "
+    "names needs none of this.",
 )
 def main(code: tuple[str, ...]) -> None:
     """Federated learning in which all that clients send travels encrypted.
@@ -88,7 +89,7 @@ def main(code: tuple[str, ...]) -> None:
     from_environment()  # also where the command asks for none: its processes would inherit it
     keep_freed_memory()
     if code:
-        from securefl.settings.choice import allow_code
+        from securefl.io.allowed_code import allow_code
 
         for name in code:
             allow_code(name)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from securefl.errors import ConfigError
-from securefl.io.own_code import own_function, sources
+from securefl.io.own_code import allowed_function, own_function, sources
 from securefl.settings.tables import Config
 
 
@@ -65,12 +65,14 @@ def own_model(name: str, shape: tuple[int, ...], n_outputs: int, seed: int) -> n
 def code_of(config: Config) -> str:
     """Return the SHA-256, in hex, of the files with the code that the settings name (`sources`).
 
-    Empty where model and choices are SecureFL's.
+    Empty where model, metric and choices are SecureFL's.
 
     Raises as `own_model`.
     """
     name = config.model.name
     named: dict[str, Any] = {name: _function(name)} if is_own(name) else {}
+    metric = config.run.metric or ""
+    named |= {metric: allowed_function(metric, "run.metric")} if is_own(metric) else {}
     named |= {
         choice.name: type(choice)
         for choice in config.choices

@@ -125,7 +125,7 @@ _DIGITS: Mapping[str, Mapping[str, str]] = {
 _INSTITUTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 15, 16, 21, 22, 26, 32)
 _AZPRO = (0.1, 2.4, 2.5, 2.7, 3.1, 3.2, 3.5, 3.6, 3.7, 4.1, 4.3, 5.2, 6.0, 6.5, 6.7, 6.8, 9.1)
 _OF_ARCHIVE = "its archive alone, where it lies there: files that were unpacked elsewhere are not"
-_OF_NOTHING = "nothing: form and sizes are checked"
+_OF_NOTHING = "nothing: their form and the number of samples are checked"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
@@ -299,7 +299,7 @@ DATA_SETS: dict[str, DataSet] = {
         files="a folder per domain, in it a folder per class, in it the pictures",
         home="your own",
         names=("*/*/*",),
-        digest_of=_OF_NOTHING,
+        digest_of="nothing: their form is checked",
     ),
     "camelyon17": DataSet(
         reader="securefl.data.folders:read_camelyon17",

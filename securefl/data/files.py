@@ -1,7 +1,8 @@
 """Data files that a user put on the disk: found, checked and read, never downloaded.
 
-What a file says about itself is not believed: sizes are compared with the file's real length
-before anything of that size is allocated, and no format here can run code (no pickle).
+What a file says about itself is not believed: before anything of a size is allocated, it is
+compared with the file's real length or, where a format packs its content, with a limit that holds
+while it is unpacked. No format here can run code (no pickle).
 """
 
 import csv
@@ -105,6 +106,23 @@ def check_numbers(path: Path, numbers: Tensor, sha256: str) -> None:
     It does not matter who wrote the file, but for the order of its lines.
     """
     check_content(path, numbers.numpy().astype("<f8").tobytes(), sha256)
+
+
+def check_sizes(
+    root: str | Path, found: Mapping[str, tuple[int, ...]], known: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Compare numbers of samples, by data set or domain, with the published ones.
+
+    Raises:
+        DataError: one has others, or is missing.
+    """
+    for name, sizes in known.items():
+        has, is_to_have = (" + ".join(map(str, of)) for of in (found.get(name, (0,)), sizes))
+        if has != is_to_have:
+            raise DataError(
+                f"{root}: {has} samples of {name}, the data set has {is_to_have}; get all its "
+                "files again"
+            )
 
 
 def check_file(path: Path, algorithm: str, *digests: str) -> None:

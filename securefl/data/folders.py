@@ -7,16 +7,20 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from securefl.data.domain_folders import folders_in, inside, picture_domains
-from securefl.data.files import Domains, locate, table_lines
+from securefl.data.files import Domains, check_sizes, locate, table_lines
 from securefl.data.pictures import SUFFIXES, check_side, read_pictures
 from securefl.errors import ConfigError, DataError
 from securefl.settings.data import DataTable
+
+CAMELYON17_SIZES: Mapping[str, tuple[int, ...]] = MappingProxyType({"camelyon17": (455_954,)})
+"""Patches of all hospitals."""
 
 _MAX_CSV_BYTES = 1 << 28  # Camelyon17's metadata.csv has 456 000 lines: a tenth of this
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -30,7 +34,14 @@ def read_folders(data: DataTable, _seed: int) -> Domains:
 
 
 def read_camelyon17(data: DataTable, _seed: int) -> Domains:
-    """Return the patches by hospital; raises as `load_camelyon17`."""
+    """Return the patches by hospital.
+
+    Raises:
+        ConfigError: as `load_camelyon17`.
+        DataError: as `load_camelyon17`, or metadata.csv has another number of patches.
+    """
+    n = len(_patches(_table(data.folder)))
+    check_sizes(data.folder, {"camelyon17": (n,)}, CAMELYON17_SIZES)
     return load_camelyon17(data.folder, data.side, data.n_per_center)
 
 

@@ -4,15 +4,17 @@ Hourly readings of nine sensors of a power plant's gas turbine, and what left it
 """
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from securefl.data.files import locate, read
+from securefl.data.files import check_sizes, locate, read
 from securefl.data.split import Split
 from securefl.errors import DataError
 from securefl.settings.data import DataTable
@@ -20,6 +22,8 @@ from securefl.settings.data import DataTable
 INPUTS = ("AT", "AP", "AH", "AFDP", "GTEP", "TIT", "TAT", "TEY", "CDP")
 TARGETS = ("CO", "NOX")
 YEARS = range(2011, 2016)
+SIZES: Mapping[str, tuple[int, int]] = MappingProxyType({"gas-turbine": (25_713, 11_020)})
+"""Hours that train and that test."""
 TEST_SHARE = 0.3
 """Share of readings that test: 11.0k of 36.7k (FedProf, Table 2)."""
 
@@ -45,8 +49,14 @@ class Emissions:
 
 
 def read_gas_turbine(data: DataTable, seed: int) -> Split:
-    """Return readings and emissions; raises as `load_gas_turbine`."""
-    return load_gas_turbine(data.folder, seed, torch.float64).as_split()
+    """Return readings and emissions.
+
+    Raises:
+        DataError: as `load_gas_turbine`, or there is another number of hours.
+    """
+    split = load_gas_turbine(data.folder, seed, torch.float64).as_split()
+    check_sizes(data.folder, {"gas-turbine": split.sizes}, SIZES)
+    return split
 
 
 def load_gas_turbine(

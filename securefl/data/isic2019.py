@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
-from securefl.data.files import Domains, locate, table_lines
+from securefl.data.files import Domains, check_sizes, locate, table_lines
 from securefl.data.pictures import check_side, read_centres
 from securefl.data.split import Labelled, Split
 from securefl.errors import DataError
@@ -20,6 +21,17 @@ from securefl.settings.data import DataTable
 
 N_CENTERS = 6
 N_CLASSES = 8
+SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        "center-0": (9930, 2483),
+        "center-1": (3163, 791),
+        "center-2": (2691, 672),
+        "center-3": (1807, 452),
+        "center-4": (655, 164),
+        "center-5": (351, 88),
+    }
+)
+"""Photographs of each centre that train and that test."""
 _FOLDS = ("train", "test")
 _MAX_CSV_BYTES = 1 << 25  # FLamby's has 1.6 MB
 _TABLES = ("train_test_split", "train_test_split.csv")
@@ -39,8 +51,15 @@ class _Photograph:
 
 
 def read_isic2019(data: DataTable, _seed: int) -> Domains:
-    """Return the photographs by centre; raises as `load_isic2019`."""
-    return load_isic2019(data.folder, data.side)
+    """Return the photographs by centre.
+
+    Raises:
+        ConfigError: as `load_isic2019`.
+        DataError: as `load_isic2019`, or a centre has another number of photographs.
+    """
+    domains = load_isic2019(data.folder, data.side)
+    check_sizes(data.folder, {name: split.sizes for name, split in domains.items()}, SIZES)
+    return domains
 
 
 def isic2019_families(data: DataTable) -> Mapping[str, str]:

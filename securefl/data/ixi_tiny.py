@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from securefl.data.catalogue import DATA_SETS
-from securefl.data.files import Domains, locate, table_lines
+from securefl.data.files import Domains, check_sizes, locate, table_lines
 from securefl.data.nifti import read_nifti
 from securefl.data.split import Labelled, Split
 from securefl.errors import DataError
@@ -26,6 +27,10 @@ HOSPITALS = tuple(DATA_SETS["ixi-tiny"].domains)
 """Guy's Hospital, Hammersmith Hospital and the Institute of Psychiatry."""
 SHAPE = (48, 60, 48)
 """Voxels of a volume, as FLamby resizes it."""
+SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"Guys": (249, 62), "HH": (145, 36), "IOP": (59, 15)}
+)
+"""People of each hospital that train and that test."""
 
 _TABLE = "metadata_tiny.csv"
 _FOLDERS = ("IXI_sample", "7kd5wj7v7p-3/IXI_sample", "7kd5wj7v7p-1/IXI_sample")
@@ -47,8 +52,15 @@ class _Person:
 
 
 def read_ixi_tiny(data: DataTable, _seed: int) -> Domains:
-    """Return the volumes by hospital; raises as `load_ixi_tiny`."""
-    return load_ixi_tiny(data.folder)
+    """Return the volumes by hospital.
+
+    Raises:
+        ConfigError: as `load_ixi_tiny`.
+        DataError: as `load_ixi_tiny`, or a hospital has another number of people.
+    """
+    domains = load_ixi_tiny(data.folder)
+    check_sizes(data.folder, {name: split.sizes for name, split in domains.items()}, SIZES)
+    return domains
 
 
 def load_ixi_tiny(root: str | Path) -> Mapping[str, Split]:

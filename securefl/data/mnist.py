@@ -23,6 +23,7 @@ from securefl.data.files import (
     as_pixels,
     check_archive,
     check_content,
+    check_sizes,
     locate,
     n_bytes_of,
 )
@@ -157,6 +158,17 @@ EMNIST_CLASSES: Mapping[str, int] = MappingProxyType(
     {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 )
 
+EMNIST_SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        **dict.fromkeys(("byclass", "bymerge"), (697_932, 116_323)),
+        "balanced": (112_800, 18_800),
+        "letters": (124_800, 20_800),
+        "digits": (240_000, 40_000),
+        "mnist": (60_000, 10_000),
+    }
+)
+"""Images of each split that train and that test in NIST's files; the paper counts fewer letters."""
+
 _SAMPLE_SHAPE = (28, 28)
 _Bytes: TypeAlias = UInt8[np.ndarray, "..."]
 
@@ -172,9 +184,17 @@ def read_fashion_mnist(data: DataTable, _seed: int) -> Split:
 
 
 def read_emnist(data: DataTable, _seed: int) -> Split:
-    """Return the split of EMNIST that the data set's name ends in; raises as `load_emnist`."""
+    """Return the split of EMNIST that the data set's name ends in.
+
+    Raises:
+        DataError: as `load_emnist`, or it has another number of images.
+    """
     check_archive(data.folder, "gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e")
-    return load_emnist(data.folder, data.dataset.removeprefix("emnist-"))
+    name = data.dataset.removeprefix("emnist-")
+    split = load_emnist(data.folder, name)
+    known = {of: sizes for of, sizes in EMNIST_SIZES.items() if of == name}
+    check_sizes(data.folder, {name: split.sizes}, known)
+    return split
 
 
 def load_mnist(

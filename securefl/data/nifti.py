@@ -5,7 +5,10 @@ import math
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
+from logging import Logger
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from securefl.errors import ConfigError, DataError
 
 _MAX_BYTES = 1 << 27
 """Most bytes of a file, also of what it unpacks to: an MRI of 256 × 256 × 256 floats has half."""
+_AT_ONCE = 1 << 20
 _GZIP = b"\x1f\x8b"
 _FORMS = {348: ("Nifti1Image", 344, b"n+1\x00"), 540: ("Nifti2Image", 4, b"n+2\x00\r\n\x1a\n")}
 """Class of nibabel, place and mark of a single file, for each length of a header."""
@@ -56,10 +60,20 @@ def read_nifti(path: Path) -> Float32[np.ndarray, "x y z"]:
     content = read(path, _MAX_BYTES)
     try:
         # nibabel warns of headers that are mended, which is no matter of ours.
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"), _silent(nibabel.imageglobals.logger):
             return _voxels(nibabel, _unpacked(content))
     except (*_DAMAGED, ImageFileError, HeaderDataError, WrapStructError) as error:
         raise DataError(f"{path}: is no NIfTI volume that can be used ({error})") from error
+
+
+@contextmanager
+def _silent(logger: Logger) -> Iterator[None]:
+    """Let a logger, which writes to stderr itself, say nothing meanwhile."""
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _unpacked(content: bytes) -> bytes:
@@ -85,9 +99,19 @@ def _voxels(nibabel: Any, content: bytes) -> Float32[np.ndarray, "x y z"]:
     # The reader takes as much memory as the header says, so it is held against what there is.
     if image.dataobj.offset + math.prod(shape) * kind.itemsize > len(content):
         raise ValueError(f"{' × '.join(map(str, shape))} voxels of {kind}, more than it holds")
-    voxels = np.asarray(image.dataobj, dtype=np.float32).reshape(shape)
+    voxels = _scaled(image.dataobj).reshape(shape, order="F")
     if not np.isfinite(voxels).all():
         raise ValueError("a voxel is not finite")
+    return voxels
+
+
+def _scaled(stored: Any) -> Float32[np.ndarray, " n"]:
+    """Return a file's voxels scaled, the first axis fastest; in 64 bits there are but a few."""
+    raw = stored.get_unscaled().reshape(-1, order="F")
+    voxels = np.empty(raw.shape, np.float32)
+    for start in range(0, len(raw), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        voxels[part] = raw[part].astype(np.float64) * stored.slope + stored.inter
     return voxels
 
 

@@ -80,7 +80,10 @@ def load_site(
         DataError: samples cannot be read, are not of this form, or do not suit their units.
     """
     site = read_site(path)
-    x, y = load_samples(path.parent, site.train, form, dtype)
+    share = 0.0 if isinstance(site.test, str) else site.test
+    # As many as can be, whichever way the share is rounded: the number itself is compared below.
+    most = min(tables.MAX_ROWS, int((form.most + 1) / (1 - share)))
+    x, y = load_samples(path.parent, site.train, form, dtype, most)
     if isinstance(site.test, str):
         test = load_samples(path.parent, site.test, form, dtype)
     else:
@@ -119,7 +122,13 @@ def files_passed_over(path: Path) -> str:
     return "; ".join(words)
 
 
-def load_samples(folder: Path, where: str, form: SamplesTable, dtype: torch.dtype) -> Loaded:
+def load_samples(
+    folder: Path,
+    where: str,
+    form: SamplesTable,
+    dtype: torch.dtype,
+    most: int = tables.MAX_ROWS,
+) -> Loaded:
     """Load the samples that a party's file names; raises as `load_site`.
 
     Args:
@@ -127,6 +136,7 @@ def load_samples(folder: Path, where: str, form: SamplesTable, dtype: torch.dtyp
         where: a table, arrays, a folder of pictures or a function, as `SiteFile.train`.
         form: the form that all samples have.
         dtype: of floats.
+        most: as of `tables.load_table`.
     """
     module, colon, name = where.partition(":")
     at = folder / where
@@ -134,7 +144,7 @@ def load_samples(folder: Path, where: str, form: SamplesTable, dtype: torch.dtyp
         x, y = _called(module, name)
     elif at.suffix.lower() in tables.SUFFIXES:
         _require(form.columns, where, "samples.columns")
-        x, y = tables.load_table(at, form)
+        x, y = tables.load_table(at, form, most)
     elif at.suffix.lower() in arrays.SUFFIXES:
         # Of classes, too: `_of_form` checks what a function gives.
         x, y = arrays.load_numbers(at, len(form.target_columns))

@@ -30,6 +30,11 @@ class Split:
     test_y: Int64[Tensor, "test ..."] | Float[Tensor, "test targets"]
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """Number of samples that train, and of those that test."""
+        return len(self.train_y), len(self.test_y)
+
+    @property
     def n_classes(self) -> int:
         """One more than the largest label of either part."""
         return 1 + int(max(self.train_y.max(), self.test_y.max()))

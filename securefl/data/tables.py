@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,9 @@ from securefl.errors import ConfigError, DataError
 from securefl.settings.samples import SamplesTable
 
 SUFFIXES = frozenset({".csv", ".parquet"})
-_MAX_BYTES = 1 << 32
+_MAX_BYTES = 1 << 32  # also of what a Parquet file unpacks to
+MAX_ROWS = 10**7
+"""Most samples of a Parquet file; as many as `samples.most` can be."""
 _MOST = 3.4e38
 """Largest number of 32 bits."""
 _EMPTY = frozenset({"", "na", "nan", "null", "none", "?"})
@@ -24,24 +27,26 @@ _EMPTY = frozenset({"", "na", "nan", "null", "none", "?"})
 Fields = Sequence[str]
 
 
-def load_table(path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
+def load_table(path: Path, form: SamplesTable, most: int = MAX_ROWS) -> tuple[Tensor, Tensor]:
     """Read samples and targets of a table.
 
     Args:
         path: a file .csv (UTF-8, its first line names the columns) or .parquet.
         form: the columns, and what they hold.
+        most: number of samples above which a Parquet file is refused before it is unpacked: a few
+            kilobytes can hold millions.
 
     Returns x, (n, features), and y: labels, (n,), numbers, (n, 1), or times and events,
     (n, 2).
 
     Raises:
         ConfigError: a Parquet file, and pyarrow is not installed.
-        DataError: the file cannot be read, a column is missing, or a field is not of the form; the
-            message says where, and shows no field of another column.
+        DataError: the file cannot be read or holds too much, a column is missing, or a field is not
+            of the form; the message says where, and shows no field of another column.
     """
     wanted = (*form.columns, *form.target_columns)
     if path.suffix.lower() == ".parquet":
-        return _samples(path, _parquet(path, wanted), form)
+        return _samples(path, _parquet(path, wanted, most), form)
     return parse_csv(read(path, _MAX_BYTES), path, form)
 
 
@@ -164,7 +169,7 @@ def _csv(content: bytes, path: Path, wanted: Sequence[str]) -> Mapping[str, Fiel
     return {name: [row[place] for row in lines] for name, place in places.items()}
 
 
-def _parquet(path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
+def _parquet(path: Path, wanted: Sequence[str], most: int) -> Mapping[str, Fields]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -173,24 +178,68 @@ def _parquet(path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
             f"{path}: Parquet files need pyarrow: pip install pyarrow, or save it as CSV"
         ) from error
     n_bytes_of(path, _MAX_BYTES)
+    fields: dict[str, list[str]] = {name: [] for name in wanted}
+    n_rows = n_bytes = 0
     try:
         with parquet.ParquetFile(path) as file:
             _columns(path, file.schema_arrow.names, wanted)
-            table = file.read(columns=list(wanted))
+            said = file.metadata
+            groups = (said.row_group(i).total_byte_size for i in range(said.num_row_groups))
+            _require_bounded(path, said.num_rows, sum(groups), most)
+            single = {said.schema.column(i).path for i in range(said.num_columns)}
+            for name in wanted:
+                if name not in single:
+                    kind = file.schema_arrow.field(name).type
+                    raise DataError(
+                        f"{path}: column {name!r:.60} is of {kind!s:.60}: save it as numbers or "
+                        "text, one for each sample"
+                    )
+        # Each text comes once, however many rows have it.
+        with parquet.ParquetFile(path, read_dictionary=[*wanted]) as file:
+            for batch in file.iter_batches(columns=[*wanted]):
+                words = {name: _words(path, name, batch.column(name)) for name in wanted}
+                n_rows += len(batch)
+                n_bytes += sum(len(word) for column in words.values() for word in column)
+                _require_bounded(path, n_rows, n_bytes, most)  # whatever the file says of itself
+                for name in wanted:
+                    fields[name] += words[name]
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path}: is no Parquet file that can be used ({error})") from error
+    return fields
 
-    def words(name: str) -> Fields:
-        column = table.column(name)
-        try:
+
+def _require_bounded(path: Path, n_rows: int, n_bytes: int, most: int) -> None:
+    """Raise DataError where a Parquet file has more rows, or unpacks to more, than is read."""
+    if n_rows > most:
+        way = ", or have all sites set a larger samples.most" if most < MAX_ROWS else ""
+        raise DataError(
+            f"{path}: {n_rows} samples, and at most {most} are read of it: leave some out{way}"
+        )
+    if n_bytes > _MAX_BYTES:
+        raise DataError(
+            f"{path}: unpacks to {n_bytes} bytes, at most {_MAX_BYTES}: leave samples out, or "
+            "columns that are not read"
+        )
+
+
+def _words(path: Path, name: str, column: Any) -> Fields:
+    """Return a column of a Parquet file as a CSV file would have it."""
+    try:
+        if not hasattr(column, "dictionary"):
             return [_word(value) for value in column.to_pylist()]
-        except (pyarrow.ArrowException, ValueError, TypeError, ArithmeticError) as error:
-            raise DataError(  # without the error's own words, which show a value
-                f"{path}: column {name!r:.60} is of {column.type!s:.60}, and a value of it is "
-                "neither number nor text: save it as one of these"
-            ) from error
+        places = column.indices.unique()
+        values = column.dictionary.take(places).to_pylist()
+        words = dict(zip(places.to_pylist(), map(_word, values), strict=True))
+        return [words[place] for place in column.indices.to_pylist()]
+    except (ValueError, TypeError, ArithmeticError, RuntimeError, LookupError) as error:
+        raise DataError(  # without the error's own words, which show a value
+            f"{path}: column {name!r:.60} is of {_kind(column):.60}, and a value of it is "
+            "neither number nor text: save it as one of these"
+        ) from error
 
-    return {name: words(name) for name in wanted}
+
+def _kind(column: Any) -> str:
+    return str(getattr(column.type, "value_type", column.type))
 
 
 def _word(value: object) -> str:

@@ -12,7 +12,7 @@ from securefl.algorithms.scoring import Score, evaluate
 from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
-from securefl.metrics.chosen import chosen_metric, inferred_metric
+from securefl.metrics.chosen import OwnMeasure, chosen_metric, inferred_metric
 from securefl.metrics.metric import Metric, PooledScore
 from securefl.task import Task
 from securefl.trial import labelled, tried
@@ -113,7 +113,9 @@ def _metric(task: Task, found: Mapping[str, tuple[Tensor, Tensor]]) -> Metric:
     metric = None if task.metric is None else chosen_metric(task.metric, task.loss)
     for output, y in found.values():
         metric = metric or inferred_metric(task.loss, output, y)
-        if not callable(task.metric):  # a user's own may need more samples, of both classes
+        if not isinstance(
+            metric, OwnMeasure
+        ):  # a user's own may need more samples, of both classes
             metric.of(output, y)
     assert metric is not None  # noqa: S101 -- for mypy: there is one test set at least
     return metric

@@ -12,6 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from securefl.errors import ConfigError
+from securefl.io.allowed_code import is_allowed, not_allowed
+
+
+def allowed_function(name: str, key: str) -> Callable[..., Any]:
+    """Import the function that settings name under this key.
+
+    Raises:
+        ConfigError: nobody has allowed it; or as `own_function`.
+    """
+    if not is_allowed(name):
+        raise ConfigError(not_allowed(key, name))
+    return own_function(name, f'{key} = "{name}"')
 
 
 def own_function(name: str, about: str) -> Callable[..., Any]:

@@ -37,21 +37,14 @@ def listed() -> str:
     return ", ".join(f'"{name}" ({metric.about})' for name, metric in METRICS.items())
 
 
-def require_known(name: str) -> str:
-    """Return a metric's name; raises ValueError for one of no metric."""
-    if name not in METRICS:
-        raise ValueError(f"run.metric = {name!r:.80}: must be one of {', '.join(METRICS)}")
-    return name
-
-
 def title(metric: str) -> str:
     """Return the name of a metric, for people; one of no metric may come from a foreign folder."""
     return METRICS[metric].title if metric in METRICS else printable(metric)
 
 
 def heading(metric: str) -> str:
-    """Return the name of a metric, to begin a line with."""
-    return title(metric)[:1].upper() + title(metric)[1:]
+    """Return the name of a metric, to begin a line with; a `module:function` stays as it is."""
+    return title(metric) if ":" in metric else title(metric)[:1].upper() + title(metric)[1:]
 
 
 def shown(metric: str, value: float) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from securefl.errors import ConfigError, DataError
+from securefl.io.own_code import allowed_function
 from securefl.losses.kinds import (
     ignored_label,
     loss_name,
@@ -64,22 +65,40 @@ class OwnMeasure(OfMeans):
 
 
 def chosen_metric(given: str | Measure, loss: object = None) -> Metric:
-    """Return the metric of this name, or of a user's function.
+    """Return the metric of this name, of a user's function, or of one by its `module:function`.
 
     Labels that the loss leaves out of its mean, metrics of classes leave out, too.
 
     Raises:
-        ConfigError: neither a name nor a function.
+        ConfigError: neither a name nor a function, or one that cannot be had or is not allowed.
     """
     if isinstance(given, str) and given in METRICS:
         metric = METRICS[given]
         return metric(ignored=ignored_label(loss)) if metric.of_masks else metric()  # type: ignore[call-arg]
+    if isinstance(given, str) and ":" in given:
+        return OwnMeasure(given, _of_settings(given))
     if isinstance(given, str) or not callable(given):
         raise ConfigError(
             f"metric = {given!r:.80}: must be one of {', '.join(METRICS)}, or a function of "
             "(outputs, targets) that gives a number"
         )
     return OwnMeasure(getattr(given, "__name__", type(given).__name__), given)
+
+
+def _of_settings(name: str) -> Measure:
+    """Return a function that settings name, whose errors show none of its words on patients."""
+    function = allowed_function(name, "run.metric")
+
+    def measure(outputs: Tensor, targets: Tensor) -> float:
+        try:
+            return function(outputs, targets)  # type: ignore[no-any-return]  # checked by its caller
+        except (Exception, SystemExit) as error:  # it may do anything
+            raise DataError(
+                f'run.metric = "{name}": raised a {type(error).__name__}: mend it; it is called '
+                "with all outputs and targets of a test set"
+            ) from error
+
+    return measure
 
 
 def inferred_metric(loss: object, outputs: object, targets: Tensor) -> Metric:

@@ -116,7 +116,9 @@ class Approval(BaseModel):
     def require_job(self, job: Job) -> None:
         """Raise ConfigError unless exactly what was approved leaves the site, by the same code."""
         if self.code != code_of(job.config):
-            raise ConfigError("approves of other code of the model than is installed here")
+            raise ConfigError(
+                "approves of other code, which the settings name, than is installed here"
+            )
         found = review(job)
         now = _leaving(found), _epsilon(found), found.shows_size
         if now != (self.leaves, self.epsilon, self.shows_size):

@@ -104,7 +104,10 @@ class Members:
                 "processes the same file"
             )
         if hello.code != self.code:
-            return "its code of the model is another than the server's: install one everywhere"
+            return (
+                "the code that the settings name is another than the server's: install one "
+                "everywhere"
+            )
         return ""
 
     async def bring_up_to(

@@ -15,24 +15,9 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origi
 
 from pydantic import Field, ValidationError, model_validator
 
+from securefl.io.allowed_code import is_allowed, not_allowed
 from securefl.settings.reasons import reasons_of, shown, suggestion
 from securefl.settings.table import Table
-
-_ALLOWED: set[str] = set()
-"""Names `module:Class` of code that whoever runs this process lets settings load."""
-
-
-def allow_code(name: str) -> None:
-    """Let settings load this code, `module:Class`, which runs its module in this process.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> _ = Path("job.toml").write_text('solver.name = "mine:Mine"')
-        >>> securefl.allow_code("mine:Mine")  # you have read mine.py, and know what it runs
-        >>> securefl.load_config("job.toml").solver.name
-        'mine:Mine'
-    """
-    _ALLOWED.add(name)
 
 
 class Choice(Table):
@@ -198,16 +183,12 @@ class Axis(Generic[Kind]):
 
     def _named_by_class(self, name: str) -> type[Kind]:
         module, _, qualified = name.partition(":")
-        if name in _ALLOWED:
+        if is_allowed(name):
             return self._loaded(name, lambda: getattr(import_module(module), qualified))
         # Of a module that is loaded already, to name a class runs nothing: its __getattr__ would.
         loaded = vars(sys.modules[module]) if module in sys.modules else {}
         if qualified not in loaded:
-            raise ValueError(
-                f'{self._key} = "{name:.200}" is code of this installation, which the '
-                f"settings would run here: look at it, then allow it with securefl --code "
-                f"{name:.200}, in Python with securefl.allow_code({name!r:.200})"
-            )
+            raise ValueError(not_allowed(self._key, name))
         return self._loaded(name, lambda: loaded[qualified])
 
     def _loaded(self, name: str, load: Callable[[], object]) -> type[Kind]:

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from securefl.errors import ConfigError
+from securefl.io.allowed_code import allow_code
 from securefl.io.files import read_bounded
 from securefl.io.json import require_shallow
-from securefl.settings.choice import allow_code
 from securefl.settings.reasons import MAX_REASON, reasons_of
 from securefl.settings.tables import Config
 
@@ -26,8 +26,9 @@ def load_config(path: Path | str | None = None, settings: Iterable[str] = ()) ->
 
     Args:
         path: a TOML file, or a run folder's JSON file.
-        settings: `table.key=value` each. A choice of your own, `solver.name=module:Class`, that
-            stands here may be loaded; in a file it needs `allow_code`.
+        settings: `table.key=value` each. A choice of your own, `solver.name=module:Class`, or
+            metric, `run.metric=module:function`, that stands here may be loaded; in a file it
+            needs `allow_code`.
 
     Raises:
         ConfigError: no such file, no TOML, an unknown key (with a suggestion), a value that does
@@ -43,8 +44,8 @@ def load_config(path: Path | str | None = None, settings: Iterable[str] = ()) ->
     tables = read_tables(Path(path)) if path else {}
     for setting in settings:
         _apply(tables, setting)
-        name = setting.partition("=")[2].strip().strip("\"'")
-        if ".name=" in setting.replace(" ", "") and ":" in name:
+        key, _, name = (part.strip().strip("\"'") for part in setting.partition("="))
+        if (".name=" in setting.replace(" ", "") or key == "run.metric") and ":" in name:
             allow_code(name)
     return parse_tables(Config, tables, f"{path}: " if path else "")
 

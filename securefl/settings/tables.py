@@ -24,7 +24,7 @@ from pydantic import (
 
 from securefl.data.catalogue import Inputs, Targets
 from securefl.errors import ConfigError
-from securefl.metrics.by_name import METRICS, require_known
+from securefl.metrics.by_name import METRICS
 from securefl.settings.axes import (
     AXES,
     NORMALISATIONS,
@@ -57,7 +57,6 @@ from securefl.settings.table import (
     Share,
     Table,
     of_form,
-    one_of,
 )
 
 FEWEST_ROUNDS_WITH_DROPS = 50
@@ -85,6 +84,17 @@ def _listed(value: Any) -> Any:
 _NAME = "1 to 80 letters, digits, and any of . _ + -, since it names a folder"
 
 
+_CODE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}:[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+def _known_metric(name: str) -> str:
+    if name not in METRICS and not _CODE.fullmatch(name):
+        raise ValueError(
+            f"run.metric = {name!r:.80}: must be one of {', '.join(METRICS)}, or MODULE:FUNCTION"
+        )
+    return name
+
+
 class RunTable(Table):
     """The table `[run]`."""
 
@@ -99,9 +109,17 @@ class RunTable(Table):
     differential privacy follows `privacy.noise` alone: where that is not "seeded", no private run
     repeats."""
     rounds: Count = 200
-    metric: Annotated[str, AfterValidator(require_known), one_of(METRICS)] | None = None
-    """Metric of tests, one of `securefl.metrics.by_name.METRICS`. Where absent, accuracy of classes
-    and R² of numbers; of a task of one's own, the task's, or what its loss implies."""
+    metric: (
+        Annotated[
+            str,
+            AfterValidator(_known_metric),
+            Field(json_schema_extra={"pattern": f"^({'|'.join(METRICS)}|.*:.*)$"}),
+        ]
+        | None
+    ) = None
+    """Metric of tests, one of `securefl.metrics.by_name.METRICS`, or `module:function`, code that
+    each party has installed and allowed. Where absent, accuracy of classes and R² of numbers; of a
+    task of one's own, the task's, or what its loss implies."""
     engine: Literal["auto", "sequential", "vectorised", "parallel", "ray"] = "auto"
     """Way in which a simulation trains: one client after the other, many side by side, or one after
     the other in several processes, of this machine (`parallel`) or of a cluster (`ray`). The result
@@ -141,7 +159,8 @@ class RunTable(Table):
             said_by: setting that says so, for the message.
         """
         fitting = [name for name, metric in METRICS.items() if getattr(metric, f"of_{targets}")]
-        if self.metric is not None and self.metric not in fitting:
+        # One of somebody's own takes what it takes.
+        if self.metric in METRICS and self.metric not in fitting:
             yield (
                 f'run.metric = "{self.metric}": needs {METRICS[self.metric].needs}; by {said_by} '
                 f"targets are {targets.in_words}: take {', '.join(map(_quoted, fitting))}, or "
@@ -151,9 +170,6 @@ class RunTable(Table):
 
 def _quoted(name: str) -> str:
     return f'"{name}"'
-
-
-_CODE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}:[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
 def _known_model(name: str) -> str:

@@ -169,7 +169,7 @@ def test_what_would_leave_now_must_be_what_was_approved(site, text, tmp_path):
     assert "other messages than this release would send" in refusal(site, path)
     own = found.model_copy(update={"code": "ab" * 32, "signature": ""})
     path.write_text(own.signed(identity.key).text())
-    assert "other code of the model" in refusal(site, path)
+    assert "other code, which the settings name" in refusal(site, path)
 
 
 def test_an_expired_identity_neither_approves_nor_is_approved(tmp_path, monkeypatch):

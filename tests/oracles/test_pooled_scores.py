@@ -19,9 +19,10 @@ from torch import nn
 
 import securefl
 from securefl import Task
-from securefl.errors import ConfigError, ValueRefused
+from securefl.errors import ConfigError, DataError, ValueRefused
 from securefl.exchange.whole import in_parts, joined
 from securefl.federation.message import SCORE_MEAN, SCORES
+from securefl.io import allowed_code
 from securefl.metrics.chosen import chosen_metric
 from securefl.metrics.metric import PooledBy
 from securefl.runs.folder_files import BEST, MODEL
@@ -230,9 +231,36 @@ def test_a_metric_is_named_once():
         securefl.run(securefl.load_config(None, settings), task(middle))
 
 
-def test_a_wrong_metric_is_refused_with_the_names_and_by_what_targets_are():
-    with pytest.raises(ConfigError, match=r"run\.metric = 'auroc': must be one of accuracy, .*auc"):
-        securefl.load_config(None, ["run.metric=auroc"])
+def test_a_function_that_settings_name_scores_as_the_same_in_a_task(tmp_path, monkeypatch):
+    """By `module:function`, once it is allowed; its errors have none of its words."""
+    monkeypatch.setattr(allowed_code, "_ALLOWED", set())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "strange_metric.py").write_text(
+        "def middle(o, t): return float((o.argmax(1) - t).double().median())\n"
+        "def failing(outputs, targets): raise KeyError('Smith')\n"
+    )
+    path = tmp_path / "job.toml"
+    path.write_text('[run]\nmetric = "strange_metric:middle"\n')
+    settings = [*IN_ONE, "run.rounds=1", "algorithm.name=fedavg"]
+    config = securefl.load_config(path, settings)
+    with pytest.raises(ConfigError, match="allow it with securefl --code strange_metric:middle"):
+        securefl.run(config, task())
+    assert "strange_metric" not in sys.modules
+    securefl.allow_code("strange_metric:middle")
+    by_name = securefl.run(config, task(), out=tmp_path / "run")
+    assert by_name.metric == "strange_metric:middle"
+    by_object = securefl.run(securefl.load_config(None, settings), task(middle))
+    assert by_name.metrics[-1].pooled == by_object.metrics[-1].pooled
+    assert by_name.score == by_object.score
+    failing = securefl.load_config(None, [*settings, "run.metric=strange_metric:failing"])
+    with pytest.raises(DataError, match=r"raised a KeyError: mend it; it is called with all") as no:
+        securefl.run(failing, task())
+    assert "Smith" not in str(no.value)
+    allowed_code._ALLOWED.clear()  # who reads the folder runs none of it
+    assert read_run(tmp_path / "run").metrics[-1].score == by_name.score
+
+
+def test_a_wrong_metric_is_refused_by_what_targets_are():
     names = 'data.names=["a", "b", "c"]'
     form = [names, 'samples.columns=["x"]', "samples.most=10"]
     with pytest.raises(ConfigError, match=r'targets are numbers: take "r2", or leave it out'):

@@ -28,6 +28,7 @@ from securefl.build.training import precision_of
 from securefl.data.catalogue import Targets
 from securefl.errors import ConfigError, DataError, RunFolderError
 from securefl.federation.message import SCORES
+from securefl.io import allowed_code
 from securefl.io.tensors import read_tensors
 from securefl.network.party import client_party
 from securefl.network.server import server_job
@@ -155,6 +156,13 @@ def net(shape, n_outputs):
     hidden = nn.Linear(shape[0], 7), nn.BatchNorm1d(7), nn.Tanh()
     return nn.Sequential(*hidden, nn.Linear(7, n_outputs))
 
+def told(outputs, targets):
+    ill = targets == 1
+    return (outputs[ill].argmax(dim=1) == 1).double().mean()
+
+def wrong(outputs, targets):
+    raise KeyError("Smith")
+
 def none(shape, n_outputs):
     return "a model"
 
@@ -219,6 +227,38 @@ class OwnModel(Loop):
             return server()
 
 
+def test_a_metric_of_their_own_scores_each_site(
+    consortium, files, tmp_path, code, key_set, monkeypatch
+):
+    """Over sites it is the mean of their values, weighted by their test samples."""
+    monkeypatch.setattr(allowed_code, "_ALLOWED", set())
+    metric = "hospital_nets:told"
+    settings = (*TABLES, "exchange.encrypt=model", f"run.metric={metric}")
+    job = OwnData(consortium, tmp_path, settings)
+    job.files = files
+    assert len(code_of(job.config)) == 64  # each party's is compared with the server's
+    allowed_code._ALLOWED.clear()
+    for party in (partial(job.party, "alice"), partial(server_job, job.config)):
+        with pytest.raises(ConfigError, match=f"allow it with securefl --code {metric}"):
+            party()
+    securefl.allow_code(metric)
+    loop = Loop(job)
+    loop.run()
+    assert loop.ended == dict.fromkeys(NAMES), loop.said
+    run = job.config.run.model_copy(update={"reproducible": False})
+    config = job.config.model_copy(update={"run": run})
+    task = securefl.task_of_sites(config, job.sites)
+    result = securefl.run(config, task, keys=key_set)
+    for over, here in zip(job.record.metrics, result.metrics, strict=True):
+        assert over.metric == here.metric == metric
+        assert over.score == pytest.approx(here.score, abs=1e-6)
+        assert over.pooled.value == pytest.approx(here.pooled.value, abs=1e-6)
+    last = result.metrics[-1]
+    n = [len(y) for _, y in task.client_tests]
+    by_hand = np.average([of.score for of in last.clients.values()], weights=n)
+    assert last.pooled.value == pytest.approx(by_hand)
+
+
 def test_other_code_of_the_model_is_refused(consortium, files, tmp_path, code, monkeypatch):
     job = OwnData(consortium, tmp_path, (*TABLES, OWN_MODEL))
     job.files = files
@@ -229,7 +269,9 @@ def test_other_code_of_the_model_is_refused(consortium, files, tmp_path, code, m
     monkeypatch.setattr(securefl.network.client, "code_of", changed)
     with pytest.raises(asyncio.CancelledError):
         loop.run(until_refused(*NAMES))
-    assert "its code of the model is another than the server's" in str(loop.ended["alice"])
+    assert "the code that the settings name is another than the server's" in str(
+        loop.ended["alice"]
+    )
 
 
 @pytest.mark.parametrize(

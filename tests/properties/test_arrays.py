@@ -119,8 +119,34 @@ def test_an_archive_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypat
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1000, 1000)), y=np.zeros(1000, dtype=int))
     monkeypatch.setattr(reader, "_MAX_BYTES", 1 << 20)
     assert (tmp_path / "a.npz").stat().st_size < 1 << 20
-    monkeypatch.setattr(np, "load", lambda *args, **kwargs: pytest.fail("was unpacked"))
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_, **__: pytest.fail("was unpacked"))
     with pytest.raises(DataError, match="unpacks to 80"):
+        load_arrays(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "rule"),
+    [
+        ("|V0", (99_999_999_999,), r"x holds \|V0 values, and must hold numbers"),
+        ("<f8", (10**12, 3), "x is of shape .*, which is not what it holds"),
+        ("<f8", (-1, -2), "which is not what it holds"),
+        ("<f8", (0, 3), "which is not what it holds"),
+        ("<f8", (2,), None),
+    ],
+)
+def test_a_header_that_promises_more_than_there_is_costs_nothing(tmp_path, kind, shape, rule):
+    """A few hundred bytes may speak of a hundred thousand million values, of no bytes each."""
+    head = repr({"descr": kind, "fortran_order": False, "shape": shape}).encode()
+    member = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + bytes(16)
+    labels = io.BytesIO()
+    np.save(labels, np.array([0, 1]))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", member)
+        archive.writestr("y.npy", labels.getvalue())
+    if rule is None:
+        assert load_arrays(tmp_path / "a.npz")[0].tolist() == [0, 0]
+        return
+    with pytest.raises(DataError, match=rule):
         load_arrays(tmp_path / "a.npz")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +15,15 @@ from standard_files import (
     write_cifar10,
     write_cifar10_c,
     write_cifar100,
+    write_isic2019,
+    write_ixi_tiny,
     write_medmnist,
     write_mnist,
     write_picture,
 )
 
 import securefl
-from securefl.data import cifar, medmnist, mnist
+from securefl.data import cifar, folders, gas_turbine, isic2019, ixi_tiny, medmnist, mnist
 from securefl.data.catalogue import CIFAR10_C, DATA_SETS, Inputs, Targets
 from securefl.data.cifar import load_cifar10_c
 from securefl.data.corruptions import CORRUPTIONS, corrupt
@@ -98,11 +101,13 @@ def write_folders(root, n=5):
 
 @pytest.fixture
 def any_content(monkeypatch):
-    """Twelve images are none of those whose content is known."""
+    """Twelve images are none of those whose content, or number, is known."""
     unknown = {name: replace(form, md5=()) for name, form in MEDMNIST.items()}
     monkeypatch.setattr(medmnist, "MEDMNIST", unknown)
     monkeypatch.setattr(mnist, "MNIST_SHA256", {})
     monkeypatch.setattr(mnist, "FASHION_MNIST_SHA256", {})
+    monkeypatch.setattr(mnist, "EMNIST_SIZES", {})
+    monkeypatch.setattr(folders, "CAMELYON17_SIZES", {})
     for known in ("CIFAR10_SHA1", "CIFAR100_SHA1", "CIFAR10_C_MD5"):
         monkeypatch.setattr(cifar, known, {})
 
@@ -170,6 +175,51 @@ def test_without_settings_clients_have_the_digits_as_they_are():
     assert sorted(rows.tolist()) == sorted(digits.train_x.tolist())
     assert same(task.test, (digits.test_x, digits.test_y))
     assert not task.client_tests
+
+
+def write_hours(root):
+    """Two hours of each year."""
+    lines = [
+        ",".join((*gas_turbine.INPUTS, *gas_turbine.TARGETS)),
+        "1," * 10 + "1",
+        "2," * 10 + "2",
+    ]
+    for year in gas_turbine.YEARS:
+        (root / f"gt_{year}.csv").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "write", "rule"),
+    [
+        ("emnist-letters", write_twelve, r"12 \+ 12 .* of letters, .* 124800 \+ 20800"),
+        ("camelyon17", write_camelyon, r"4 samples of camelyon17, .* has 455954"),
+        ("isic2019", write_isic2019, r"3 \+ 1 samples of center-0, .* has 9930 \+ 2483"),
+        ("ixi-tiny", write_ixi_tiny, r"2 \+ 2 samples of Guys, .* has 249 \+ 62"),
+        ("gas-turbine", write_hours, r"7 \+ 3 samples of gas-turbine, .* has 25713 \+ 11020"),
+    ],
+)
+def test_a_data_set_without_digests_has_its_published_number_of_samples(
+    tmp_path, monkeypatch, dataset, write, rule
+):
+    """By hospital and centre, where it comes so. One that lacks a domain is none, either."""
+    monkeypatch.setattr(ixi_tiny, "SHAPE", (4, 5, 4))
+    write(tmp_path, *([dataset] if write is write_twelve else []))
+    model = "unet" if dataset == "ixi-tiny" else "mlp"
+    with pytest.raises(DataError, match=rf"{tmp_path}: {rule}; get all"):
+        task_of(dataset=dataset, root=tmp_path, model=model)
+    monkeypatch.setattr(isic2019, "SIZES", {"center-1": (1, 1)})
+    if dataset == "isic2019":
+        with pytest.raises(DataError, match=r"0 samples of center-1, .* has 1 \+ 1"):
+            task_of(dataset=dataset, root=tmp_path)
+
+
+def test_numbers_of_samples_are_those_of_the_page():
+    """Of all centres and hospitals together."""
+    page = (Path(__file__).parents[2] / "docs/data-sets.md").read_text()
+    for sizes in (isic2019.SIZES, ixi_tiny.SIZES, gas_turbine.SIZES):
+        train, test = (sum(of) for of in zip(*sizes.values(), strict=True))
+        said = (f"{n:,}".replace(",", " ") if n >= 10_000 else f"{n}" for n in (train, test))
+        assert f"| {' + '.join(said)} |" in page
 
 
 @pytest.mark.usefixtures("any_content")
@@ -263,6 +313,7 @@ def test_the_model_does_not_depend_on_who_is_left_out(tmp_path):
         assert model[-1].out_features == 3
 
 
+@pytest.mark.usefixtures("any_content")
 def test_every_hospital_of_camelyon17_is_a_client(tmp_path):
     """Three with twelve patches, or with the six that `n_per_center` keeps."""
     write_camelyon(tmp_path, [0, 1, 4] * 12)

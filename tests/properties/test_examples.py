@@ -9,7 +9,7 @@ import pytest
 from small_audit import TINY, quick_is_tiny
 
 import securefl
-from securefl.settings import choice
+from securefl.io import allowed_code
 
 ROOT = Path(__file__).parents[2]
 MINE = """
@@ -26,7 +26,7 @@ def start(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder := tmp_path_factory.mktemp("examples"))
         patch.syspath_prepend(str(folder))
-        patch.setattr(choice, "_ALLOWED", set())
+        patch.setattr(allowed_code, "_ALLOWED", set())
         quick_is_tiny(patch)
         patch.setattr(securefl.audit_run, "__defaults__", (TINY,))  # it has the one of before
         Path("mine.py").write_text(MINE)

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from sklearn.metrics import r2_score
 
 import securefl
+from securefl.data import gas_turbine
 from securefl.data.gas_turbine import INPUTS, TARGETS, YEARS, load_gas_turbine
 from securefl.data.public import carve_public
 from securefl.errors import ConfigError, DataError
@@ -32,8 +33,9 @@ def rows(year, n=40):
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """Five years of forty hours."""
+def folder(tmp_path, monkeypatch):
+    """Five years of forty hours, which are none of the published ones."""
+    monkeypatch.setattr(gas_turbine, "SIZES", {})
     for year in YEARS:
         lines = [HEADER, *(",".join(f"{v:.6f}" for v in row) for row in rows(year))]
         (tmp_path / f"gt_{year}.csv").write_text("\n".join(lines) + "\n")

@@ -17,6 +17,7 @@ import securefl
 from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.build.own_model import code_of
 from securefl.errors import ConfigError
+from securefl.io import allowed_code
 from securefl.io.own_code import sources
 from securefl.privacy.events import WithoutPrivacy
 from securefl.runs.folder_reader import read_config
@@ -120,7 +121,7 @@ NUMBERS = count()
 
 @pytest.fixture(autouse=True)
 def _nothing_is_allowed_yet(monkeypatch):
-    monkeypatch.setattr(choice, "_ALLOWED", set())
+    monkeypatch.setattr(allowed_code, "_ALLOWED", set())
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
@@ -218,7 +219,7 @@ def test_the_command_line_allows_code_that_a_file_names(module, tmp_path):
     assert done.exit_code == 0, done.output
     assert read_config(out).solver.name == name
     del sys.modules[name.partition(":")[0]]
-    choice._ALLOWED.clear()
+    allowed_code._ALLOWED.clear()
     with pytest.raises(ConfigError, match="is code of this installation"):
         read_config(out)
 

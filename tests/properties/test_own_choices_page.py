@@ -15,8 +15,8 @@ from click.testing import CliRunner
 import securefl
 from securefl.algorithms.solvers.solver import Start
 from securefl.errors import ConfigError
+from securefl.io import allowed_code
 from securefl.runs.folder_reader import read_config
-from securefl.settings import choice
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with the page's files, where nothing is allowed or imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(choice, "_ALLOWED", set())
+    monkeypatch.setattr(allowed_code, "_ALLOWED", set())
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     Path("mine.py").write_text(blocks("python")[0])
     Path("package").mkdir()
@@ -52,7 +52,7 @@ def folder(tmp_path, monkeypatch):
 def typed(command):
     """Type a line of the page as a new process would see it."""
     sys.modules.pop("mine", None)
-    choice._ALLOWED.clear()
+    allowed_code._ALLOWED.clear()
     return CliRunner().invoke(main, command)
 
 

@@ -28,8 +28,8 @@ from page_commands import FEWER, MORE, NOT_HERE, RUN_BY, found
 from parsed_command import parsed
 
 from securefl.errors import SecureFLError
+from securefl.io import allowed_code
 from securefl.report import finish
-from securefl.settings import choice
 from securefl.settings.load import load_config
 from securefl_cli import reproduce as reproducing
 from securefl_cli.main import main
@@ -278,7 +278,7 @@ def typist(tmp_path, monkeypatch):
     monkeypatch.setenv("PWD", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(choice, "_ALLOWED", set())
+    monkeypatch.setattr(allowed_code, "_ALLOWED", set())
     monkeypatch.setattr(
         finish,
         "pictures",

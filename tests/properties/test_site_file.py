@@ -9,6 +9,7 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
+from securefl.data import tables
 from securefl.data.site_file import files_passed_over, load_site
 from securefl.errors import ConfigError, DataError
 from securefl.settings.load import load_config
@@ -553,7 +554,15 @@ def stored(folder, columns):
 
 
 @pytest.mark.parametrize(
-    "kind", ["timestamp('ns')", "time64('ns')", "duration('ns')", "date32()", "binary()"]
+    "kind",
+    [
+        "timestamp('ns')",
+        "time64('ns')",
+        "duration('ns')",
+        "date32()",
+        "binary()",
+        "list_(pyarrow.int8())",
+    ],
 )
 def test_a_parquet_column_of_neither_numbers_nor_text_is_refused(tmp_path, kind):
     def columns(pyarrow):
@@ -561,6 +570,8 @@ def test_a_parquet_column_of_neither_numbers_nor_text_is_refused(tmp_path, kind)
         values = [b"\xff"] * 3 if "binary" in kind else [10**9 + 1] * 3
         if "date32" in kind:
             values = [10**6] * 3
+        if "list_" in kind:
+            values = [[1]] * 3
         return {"age": pyarrow.array(values, type=of)}
 
     with pytest.raises(DataError, match="column 'age'"):
@@ -574,6 +585,43 @@ def test_a_parquet_file_of_text_that_is_none_is_refused(tmp_path):
 
     with pytest.raises(DataError, match="column 'ill' is of string, and a value of it is neither"):
         stored(tmp_path, columns)
+
+
+def write_rows(path, n, word="no"):
+    """Write so many equal rows, a few kilobytes."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet  # noqa: PLC0415
+
+    zeros = np.zeros(n, np.int8)
+    table = {"age": zeros, "pressure": zeros}
+    table |= {
+        name: pyarrow.DictionaryArray.from_arrays(zeros, [word]) for name in ("smokes", "ill")
+    }
+    parquet.write_table(pyarrow.table(table), path, compression="zstd")
+    return path
+
+
+def test_millions_of_equal_rows_in_a_small_parquet_file_are_refused_unread(tmp_path, monkeypatch):
+    """By what the file says of itself; by what comes of it where that is a lie."""
+    path = write_rows(tmp_path / "own.parquet", 3_000_000)
+    assert path.stat().st_size < 100_000
+    site = 'train = "own.parquet"\ntest = 0.2\n'
+    with pytest.raises(DataError, match=r"3000000 samples, and at most 13 .* larger samples\.most"):
+        loaded(tmp_path, site=site)
+    content = bytearray(path.read_bytes())
+    said = bytes.fromhex("809bee02")  # 3 million, as the footer has it
+    assert content.count(said) == 1
+    path.write_bytes(content.replace(said, bytes.fromhex("94808000")))  # ten, as long
+    with pytest.raises(DataError, match="65536 samples, and at most 13 "):
+        loaded(tmp_path, site=site)
+    write_rows(path, 10)
+    assert len(loaded(tmp_path, site=site).train_y) == 8
+    with pytest.raises(DataError, match="11 samples, and at most 10 are"):
+        tables.load_table(write_rows(path, 11), FORM, most=10)
+    # One long word of many rows is there once, and counts as often as in a CSV file.
+    monkeypatch.setattr(tables, "_MAX_BYTES", 1 << 22)
+    with pytest.raises(DataError, match="unpacks to 20000020 bytes, at most 4194304"):
+        tables.load_table(write_rows(path, 10, "n" * 10**6), FORM)
 
 
 def test_whole_numbers_beside_missing_ones_are_levels_as_they_are_written(tmp_path):
