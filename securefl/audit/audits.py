@@ -476,8 +476,11 @@ class _Audits:
             self.config,
             self.evidence.all_openings,
             self.run.ledger,
-            own_log=self.evidence.own_log,
-            foreign=len(self.evidence.foreign_rows),
+            own=self.evidence.own,
+            foreign=[
+                f"round {of.row.round}, {of.row.name!r:.100}: {of.why}"
+                for of in self.evidence.differences
+            ],
             in_one_process=self.evidence.in_one_process,
         )
         return encryption_section(seen, self.seed, self.effort.name)

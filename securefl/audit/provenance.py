@@ -261,7 +261,9 @@ class Provenance:
     def _own_log(self) -> str:
         """Return in words whether the authority's own log was seen."""
         if self.openings:
-            return f"held against the run's, SHA-256 {self.openings}"
+            officers = self.settings["exchange"]["officers"] > 1
+            times = "; times were not compared, as each officer has its own" if officers else ""
+            return f"held against the run's, SHA-256 {self.openings}{times}"
         return "none: one process wrote the folder's" if self.simulated else "not given"
 
     def _played(self) -> str:

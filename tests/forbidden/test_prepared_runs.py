@@ -391,7 +391,8 @@ PREPARED = {
                 "leaks",
                 (
                     "The run's folder and the authority's own log do not say the same. Openings "
-                    "that are in one of them alone: 1."
+                    "that differ, or are in one of them alone: 1. The first: round 1, "
+                    "'update/other': opened, and not in the folder."
                 ),
             ),
         },
