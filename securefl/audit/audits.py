@@ -143,7 +143,7 @@ def audit_run(
         raise ConfigError(
             f"effort = {effort!r:.80}: must be QUICK or FULL of securefl.audit.audits, no name"
         )
-    run = read_run(Path(folder))
+    recorded = run = read_run(Path(folder))
     own = RunFolder(Path(folder)).has_own_task()
     if task is None and own and not run.config.samples:
         raise ConfigError(
@@ -179,7 +179,7 @@ def audit_run(
         logs_alone=logs_alone,
     )
     given = None if logs_alone else trained.task
-    of = Provenance.of(run, given, evidence.all_openings, by, shipped=shipped)
+    of = Provenance.of(recorded, given, evidence.all_openings, by, shipped=shipped)
     facts = audits.facts(of) | of.facts()
     sections = tuple(audits.sections())
     return Findings(
