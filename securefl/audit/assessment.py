@@ -142,6 +142,8 @@ def _parties(of: Provenance) -> Iterator[tuple[str, str]]:
         (
             "The operators of server and authority, where they are no clients; two that are "
             f"independent of each other. {YOURS}: the contracts"
+            if of.has_authority
+            else f"The server's operator, where it is no client. {YOURS}: the contract"
         ),
     )
     yield "Of each party: operator, legal entity, address, contact, officer (DPO)", YOURS

@@ -218,6 +218,11 @@ class Provenance:
         """True where one process played all parties, in one session at least."""
         return any(session.get("engine") != PROCESSES for session in self.sessions)
 
+    @property
+    def has_authority(self) -> bool:
+        """True where the ledger names an authority; a run in the clear has none."""
+        return any(party.role == AUTHORITY for party in self.parties)
+
     def with_origin(self, data: str) -> str:
         """Return words on data, with those on their origin where it is not known."""
         return f"{data}, {self.unproven}" if self.unproven else data
@@ -264,21 +269,25 @@ class Provenance:
             officers = self.settings["exchange"]["officers"] > 1
             times = "; times were not compared, as each officer has its own" if officers else ""
             return f"held against the run's, SHA-256 {self.openings}{times}"
+        if not self.has_authority:
+            return "none: nothing was sealed"
         return "none: one process wrote the folder's" if self.simulated else "not given"
 
     def _played(self) -> str:
         """Return in words who the parties were."""
-        names = ", ".join(self.data)
+        names = f"{', '.join(self.data):.300}"
         if not self.sessions:
-            return f"{names:.300}; whether as one process, the folder does not say"
+            return f"{names}; whether as one process, the folder does not say"
+        parties = ", ".join([SERVER, *[AUTHORITY] * self.has_authority, names])
         if self.simulated:
             dataset = self.settings.get("data", {}).get("dataset")
             data = f" (data set {dataset})" if dataset else ""
+            held = "all keys and all data" if self.has_authority else "all data"
             return (
-                f"Simulation: one process, one operator, who held all keys and all data{data}. "
-                f"Names, not institutions: server, authority, {names:.300}"
+                f"Simulation: one process, one operator, who held {held}{data}. "
+                f"Names, not institutions: {parties}"
             )
-        return f"processes of their own: server, authority, {names:.300}; who operates each: below"
+        return f"processes of their own: {parties}; who operates each: below"
 
     def tables(self) -> list[PageTable]:
         """Return parties, keys, data, the user's own task, settings and files, for the report."""
