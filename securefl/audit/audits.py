@@ -256,7 +256,7 @@ class _Audits:
             "Folder": self.run.path.name,
             "Algorithm": f"{self._algorithm()}, solver {config.solver.name}",
             "Model": f"{type(self.task.model).__name__}, its own"
-            if own
+            if own and not config.samples
             else f"{config.model.name}, norm {config.model.norm}",
             "Data": of.with_origin(f"{n} clients, " + ("its own" if own else self._dealt())),
             "Rounds": f"{len(self.run.metrics):,}{passed_in_words(self.run)}",

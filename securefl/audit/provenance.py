@@ -320,9 +320,7 @@ class Provenance:
                 ]
                 + [("all: one test set", "0", f"{n:,}") for n in [self.shared_test] if n],
             ),
-            PageTable(
-                self.with_origin("Model and data of the user's own"), ("What", "Form"), self._own()
-            ),
+            PageTable(self.with_origin(f"{self._whose()} own"), ("What", "Form"), self._own()),
             PageTable(
                 'Settings (where privacy.level = "none", the others of privacy change nothing)',
                 ("Key", "Value"),
@@ -344,12 +342,22 @@ class Provenance:
         known = party.fingerprint or unknown, party.key or unknown
         return party.name, party.role, *known, *dates
 
+    def _whose(self) -> str:
+        """Return the beginning of the title of what the settings do not name."""
+        return "Data of the sites'" if self._chosen() else "Model and data of the user's"
+
+    def _chosen(self) -> str:
+        """Return the model by its settings; empty where it is the user's own."""
+        model = self.settings.get("model")
+        return f"{model['name']}, norm {model['norm']}: " if model else ""
+
     def _own(self) -> list[tuple[str, str]]:
         if (task := self.task) is None:
             return []
         model = task.model
+        of = f"{model.name}, {model.n_parameters:,} parameters, sha256 {model.sha256}"
         rows = [
-            ("model", f"{model.name}, {model.n_parameters:,} parameters, sha256 {model.sha256}"),
+            ("model", f"{self._chosen()}{of}"),
             ("loss", task.loss),
             ("metric", task.metric or "by the loss"),
             ("algorithm", task.algorithm or "of the settings"),
