@@ -60,6 +60,7 @@ from securefl.losses.kinds import compares_samples, loss_name
 from securefl.metrics.by_name import heading, shown
 from securefl.norms.find import batch_norm_layers
 from securefl.privacy.history import History
+from securefl.report.reading import scores_kept
 from securefl.runs.folder_reader import RunRecord, read_run, unopened
 from securefl.runs.folder_writer import RunFolder, own_task_needed
 from securefl.runs.task_record import require_same_task
@@ -354,7 +355,7 @@ class _Audits:
         seen = None if self.logs_alone else inspect_rounds(self.config, self.task, n)
         noisy = self.config.privacy.of_records
         weighed = self.config.algorithm.weights is Weights.SAMPLES
-        return exposure_section(
+        section = exposure_section(
             self.run.ledger,
             leaks,
             seen,
@@ -362,6 +363,8 @@ class _Audits:
             weighed=weighed,
             openings=self.evidence.all_openings,
         )
+        kept = scores_kept(self.run)
+        return replace(section, notes=(*([kept] if kept else []), *section.notes))
 
     def _noise(self) -> str:
         """Return the advice to add noise to this run."""

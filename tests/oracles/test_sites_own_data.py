@@ -381,6 +381,10 @@ def test_an_audit_takes_all_sites_own_tests_for_public_samples(
     assert torch.equal(public[:15], task.client_tests[0][0])
     audited = securefl.audit_run(out, audits.QUICK, task=task)
     assert [section.words for section in audited.sections if not section.measured] == []
+    kept = "stands in metrics.jsonl (each round's, with the loss) and report.html"
+    assert kept in audited.sections[0].notes[0]
+    assert "the simulation's operator reads it" in audited.sections[0].notes[0]
+    assert sum(kept in cells[1] for cells in audited.tables[0].rows) == 1
     model = job.config.model
     assert audited.facts["Model"] == f"{model.name}, norm {model.norm}"
     (own,) = (table for table in audited.tables if table.title.startswith("Data of the sites' own"))
