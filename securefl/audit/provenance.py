@@ -496,7 +496,9 @@ def _parties(
     if by.key_id and used and by.key_id not in used and by.epoch <= max(used.values()):
         raise ConfigError(
             f"{run.path}: its totals were opened under other keys than those of --keys: give the "
-            "folder or the bundle of the run's own consortium"
+            "folder or the bundle of the run's own consortium; or audit without --keys, as of a "
+            "run under keys of its own, and give --keys to --sign and --verify, where it is of "
+            "those who sign"
         )
     # Members in force come last, and count: a name that was revoked may have joined again.
     shown = {*used, *(session.get("key_id") for session in sessions)}

@@ -209,6 +209,7 @@ def test_a_report_names_who_audited_and_parties_and_not_who_signs(sealed, report
     foreign = invoke(sealed, "--keys", consortium.keys)
     assert foreign.exit_code != 0
     assert "under other keys than those of --keys" in foreign.output
+    assert "audit without --keys" in " ".join(foreign.output.split())
 
 
 def test_a_report_that_nobody_signed_is_refused(report, consortium):
