@@ -57,12 +57,13 @@ from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLErro
 from securefl.evaluation.evaluate import Trained, load_trained, with_trained_tensors
 from securefl.federation.message import SCORES
 from securefl.losses.kinds import compares_samples, loss_name
-from securefl.metrics.by_name import heading, shown
+from securefl.metrics.by_name import heading, shown, shown_over_all
 from securefl.norms.find import batch_norm_layers
 from securefl.privacy.history import History
 from securefl.report.reading import scores_kept
 from securefl.runs.folder_reader import RunRecord, read_run, unopened
 from securefl.runs.folder_writer import RunFolder, own_task_needed
+from securefl.runs.round_metrics import RoundMetrics
 from securefl.runs.task_record import require_same_task
 from securefl.settings.axes import Weights
 from securefl.settings.clashes import require_global_model
@@ -207,6 +208,17 @@ def _without_data(run: RunRecord) -> Trained:
     return Trained(config, task, with_trained_tensors(run.path, task.model))
 
 
+def _scored(last: RoundMetrics) -> str:
+    """Return the last round's score in words: over which clients or samples it is."""
+    score = shown(last.metric, last.score)
+    if not (last.pooled or last.clients):
+        return score
+    said = f"mean over clients {score}"
+    if last.pooled and last.pooling:
+        said += f"; {shown_over_all(last.metric, last.pooled)}"
+    return said
+
+
 def _apart(value: torch.Tensor, recorded: torch.Tensor) -> float:
     """Return the largest difference of two tensors, of values beyond 1 relative to them."""
     return float(((value - recorded).abs() / recorded.abs().clamp_min(1)).max())
@@ -262,7 +274,7 @@ class _Audits:
             "Data": of.with_origin(f"{n} clients, " + ("its own" if own else self._dealt())),
             "Rounds": f"{len(self.run.metrics):,}{passed_in_words(self.run)}",
             "Incidents": incidents_in_words(self.evidence),
-            heading(last.metric): shown(last.metric, last.score),
+            heading(last.metric): _scored(last),
             "Encrypted": sealed_in(self.run.ledger),
             "Privacy": config.privacy.level,
             "Played again": self._compared(of),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from functools import partial
 
@@ -385,6 +386,8 @@ def test_an_audit_takes_all_sites_own_tests_for_public_samples(
     assert kept in audited.sections[0].notes[0]
     assert "the simulation's operator reads it" in audited.sections[0].notes[0]
     assert sum(kept in cells[1] for cells in audited.tables[0].rows) == 1
+    scored = r"mean over clients [\d.]+ %; over all samples [\d.]+ %"
+    assert re.fullmatch(scored, audited.facts["Accuracy"])
     model = job.config.model
     assert audited.facts["Model"] == f"{model.name}, norm {model.norm}"
     (own,) = (table for table in audited.tables if table.title.startswith("Data of the sites' own"))
