@@ -271,7 +271,7 @@ class _Audits:
             "Model": f"{type(self.task.model).__name__}, its own"
             if own and not config.samples
             else f"{config.model.name}, norm {config.model.norm}",
-            "Data": of.with_origin(f"{n} clients, " + ("its own" if own else self._dealt())),
+            "Data": of.with_origin(f"{n} clients, " + self._dealt(own=own)),
             "Rounds": f"{len(self.run.metrics):,}{passed_in_words(self.run)}",
             "Incidents": incidents_in_words(self.evidence),
             heading(last.metric): _scored(last),
@@ -280,7 +280,9 @@ class _Audits:
             "Played again": self._compared(of),
         }
 
-    def _dealt(self) -> str:
+    def _dealt(self, *, own: bool) -> str:
+        if own:
+            return "each site's own" if self.config.samples else "its own"
         data = self.config.data
         return f"{data.dataset}, " + (
             "each domain a client" if data.traits.by_domain else data.partition

@@ -202,7 +202,7 @@ class Provenance:
             sessions=sessions,
             parties=tuple(_parties(run, by, openings, sessions)),
             keys=tuple(key_tallies(openings)),
-            settings=run.config.tables(own_task=not shipped),
+            settings=run.config.read_tables(own_task=not shipped),
             data=_sizes(task, names) if task else dict.fromkeys(names, Count(None, None)),
             shared_test=_size(task.test) if task and not task.client_tests else 0,
             task=_without_digests(task_record(task, names)) if task and not shipped else None,
@@ -496,9 +496,8 @@ def _parties(
     if by.key_id and used and by.key_id not in used and by.epoch <= max(used.values()):
         raise ConfigError(
             f"{run.path}: its totals were opened under other keys than those of --keys: give the "
-            "folder or the bundle of the run's own consortium; or audit without --keys, as of a "
-            "run under keys of its own, and give --keys to --sign and --verify, where it is of "
-            "those who sign"
+            "folder or the bundle of the run's own consortium; or, of a run under keys of its own, "
+            "audit without --keys, and give them to --sign and --verify"
         )
     # Members in force come last, and count: a name that was revoked may have joined again.
     shown = {*used, *(session.get("key_id") for session in sessions)}

@@ -281,8 +281,8 @@ def _time(record: RunRecord) -> PageSection:
 
 
 def _settings(record: RunRecord) -> PageSection:
-    rows = list(flat(record.config.tables()))
-    tables = [PageTable("All", ("Key", "Value"), rows)]
+    rows = list(flat(record.config.read_tables()))
+    tables = [PageTable("All that count", ("Key", "Value"), rows)]
     return PageSection("Settings", [_again(record)], tables=tables)
 
 
