@@ -145,12 +145,14 @@ def test_the_authoritys_own_log_is_held_against_the_folders(sealed, tmp_path):
     }
     for field, value in changes.items():
         (said,) = leaks([json.dumps(first | {field: value}), *lines[1:]])
-        assert re.fullmatch(f"{field} .+, and .+ in the authority's own log", said)
+        assert re.fullmatch(f"{field} .+ in the folder, and .+ in the authority's own log", said)
         found = FolderEvidence.of(run, own)
         assert len(found.all_openings) == len(lines)
         assert answered_again(found.all_openings) == 0
     without = [json.dumps({k: v for k, v in first.items() if k != "at"}), *lines[1:]]
-    assert leaks(without) == [f"at {first['at']}, and empty in the authority's own log"]
+    assert leaks(without) == [
+        f"at {first['at']} in the folder, and empty in the authority's own log"
+    ]
     few = replace(FolderEvidence.of(run).openings[0], signers=tuple(first["signers"][:2]))
     evidence = replace(FolderEvidence.of(run), openings=[few])
     said = {leak.why for leak in leaks_in(evidence, expected(run, task), precision_of(task.model))}

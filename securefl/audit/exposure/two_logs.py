@@ -70,7 +70,7 @@ def _paired(alone: Sequence[Opening], others: Sequence[Opening]) -> Iterator[Dif
 
 def _in_words(here: Opening, there: Opening) -> str:
     return "; ".join(
-        f"{name} {_said(of)}, and {_said(other)} in the authority's own log"
+        f"{name} {_said(of)} in the folder, and {_said(other)} in the authority's own log"
         for name in _FIELDS
         if (of := getattr(here, name)) != (other := getattr(there, name))
     )
