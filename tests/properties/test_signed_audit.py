@@ -141,6 +141,9 @@ def test_the_authoritys_own_log_is_held_against_the_folders(sealed, tmp_path):
         "epoch": 7,
         "key_id": "cd" * 32,
         "name": "update/other",
+        "round": 99,
+        "run": "ef" * 32,
+        "refused": "no",
         "at": "2026-01-01T00:00:00Z",
     }
     for field, value in changes.items():
