@@ -14,6 +14,7 @@ from securefl.audit.rules import Verdict
 from securefl.build.exchange import quorum_of
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.io.html import PageTable
+from securefl.report.reading import scores_kept
 from securefl.report.views import OUTSIDER, Shows, views
 from securefl.runs.folder_reader import RunRecord
 from securefl.settings.tables import Config
@@ -142,6 +143,8 @@ def _parties(of: Provenance) -> Iterator[tuple[str, str]]:
         (
             "The operators of server and authority, where they are no clients; two that are "
             f"independent of each other. {YOURS}: the contracts"
+            if of.has_authority
+            else f"The server's operator, where it is no client. {YOURS}: the contract"
         ),
     )
     yield "Of each party: operator, legal entity, address, contact, officer (DPO)", YOURS
@@ -165,6 +168,11 @@ def _recipients(
         ciphertext = any(f.shows is Shows.LENGTH for f in view.fields)
         what = [*shown, *(["ciphertexts that it cannot read"] if ciphertext else [])]
         yield f"Recipient: {role} (30 d)", f"{received} {', '.join(what) or 'nothing'}"
+    if kept := scores_kept(run):
+        yield (
+            "Recipient: whoever gets metrics.jsonl or report.html of the folder (30 d)",
+            f"{kept} Who that is: {YOURS.lower()}",
+        )
     yield (
         "Recipient: whoever gets the final model (30 d)",
         (

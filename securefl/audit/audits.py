@@ -57,11 +57,13 @@ from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLErro
 from securefl.evaluation.evaluate import Trained, load_trained, with_trained_tensors
 from securefl.federation.message import SCORES
 from securefl.losses.kinds import compares_samples, loss_name
-from securefl.metrics.by_name import heading, shown
+from securefl.metrics.by_name import heading, shown, shown_over_all
 from securefl.norms.find import batch_norm_layers
 from securefl.privacy.history import History
+from securefl.report.reading import scores_kept
 from securefl.runs.folder_reader import RunRecord, read_run, unopened
 from securefl.runs.folder_writer import RunFolder, own_task_needed
+from securefl.runs.round_metrics import RoundMetrics
 from securefl.runs.task_record import require_same_task
 from securefl.settings.axes import Weights
 from securefl.settings.clashes import require_global_model
@@ -143,7 +145,7 @@ def audit_run(
         raise ConfigError(
             f"effort = {effort!r:.80}: must be QUICK or FULL of securefl.audit.audits, no name"
         )
-    run = read_run(Path(folder))
+    recorded = run = read_run(Path(folder))
     own = RunFolder(Path(folder)).has_own_task()
     if task is None and own and not run.config.samples:
         raise ConfigError(
@@ -179,7 +181,7 @@ def audit_run(
         logs_alone=logs_alone,
     )
     given = None if logs_alone else trained.task
-    of = Provenance.of(run, given, evidence.all_openings, by, shipped=shipped)
+    of = Provenance.of(recorded, given, evidence.all_openings, by, shipped=shipped)
     facts = audits.facts(of) | of.facts()
     sections = tuple(audits.sections())
     return Findings(
@@ -204,6 +206,17 @@ def _without_data(run: RunRecord) -> Trained:
     require_global_model(config)
     task = with_metric(task_at(config, {}), config)
     return Trained(config, task, with_trained_tensors(run.path, task.model))
+
+
+def _scored(last: RoundMetrics) -> str:
+    """Return the last round's score in words: over which clients or samples it is."""
+    score = shown(last.metric, last.score)
+    if not (last.pooled or last.clients):
+        return score
+    said = f"mean over clients {score}"
+    if last.pooled and last.pooling:
+        said += f"; {shown_over_all(last.metric, last.pooled)}"
+    return said
 
 
 def _apart(value: torch.Tensor, recorded: torch.Tensor) -> float:
@@ -256,18 +269,20 @@ class _Audits:
             "Folder": self.run.path.name,
             "Algorithm": f"{self._algorithm()}, solver {config.solver.name}",
             "Model": f"{type(self.task.model).__name__}, its own"
-            if own
+            if own and not config.samples
             else f"{config.model.name}, norm {config.model.norm}",
-            "Data": of.with_origin(f"{n} clients, " + ("its own" if own else self._dealt())),
+            "Data": of.with_origin(f"{n} clients, " + self._dealt(own=own)),
             "Rounds": f"{len(self.run.metrics):,}{passed_in_words(self.run)}",
             "Incidents": incidents_in_words(self.evidence),
-            heading(last.metric): shown(last.metric, last.score),
+            heading(last.metric): _scored(last),
             "Encrypted": sealed_in(self.run.ledger),
             "Privacy": config.privacy.level,
             "Played again": self._compared(of),
         }
 
-    def _dealt(self) -> str:
+    def _dealt(self, *, own: bool) -> str:
+        if own:
+            return "each site's own" if self.config.samples else "its own"
         data = self.config.data
         return f"{data.dataset}, " + (
             "each domain a client" if data.traits.by_domain else data.partition
@@ -354,7 +369,7 @@ class _Audits:
         seen = None if self.logs_alone else inspect_rounds(self.config, self.task, n)
         noisy = self.config.privacy.of_records
         weighed = self.config.algorithm.weights is Weights.SAMPLES
-        return exposure_section(
+        section = exposure_section(
             self.run.ledger,
             leaks,
             seen,
@@ -362,6 +377,8 @@ class _Audits:
             weighed=weighed,
             openings=self.evidence.all_openings,
         )
+        kept = scores_kept(self.run)
+        return replace(section, notes=(*([kept] if kept else []), *section.notes))
 
     def _noise(self) -> str:
         """Return the advice to add noise to this run."""
@@ -476,8 +493,11 @@ class _Audits:
             self.config,
             self.evidence.all_openings,
             self.run.ledger,
-            own_log=self.evidence.own_log,
-            foreign=len(self.evidence.foreign_rows),
+            own=self.evidence.own,
+            foreign=[
+                f"round {of.row.round}, {of.row.name!r:.100}: {of.why}"
+                for of in self.evidence.differences
+            ],
             in_one_process=self.evidence.in_one_process,
         )
         return encryption_section(seen, self.seed, self.effort.name)

@@ -202,7 +202,7 @@ class Provenance:
             sessions=sessions,
             parties=tuple(_parties(run, by, openings, sessions)),
             keys=tuple(key_tallies(openings)),
-            settings=run.config.tables(own_task=not shipped),
+            settings=run.config.read_tables(own_task=not shipped),
             data=_sizes(task, names) if task else dict.fromkeys(names, Count(None, None)),
             shared_test=_size(task.test) if task and not task.client_tests else 0,
             task=_without_digests(task_record(task, names)) if task and not shipped else None,
@@ -217,6 +217,11 @@ class Provenance:
     def simulated(self) -> bool:
         """True where one process played all parties, in one session at least."""
         return any(session.get("engine") != PROCESSES for session in self.sessions)
+
+    @property
+    def has_authority(self) -> bool:
+        """True where the ledger names an authority; a run in the clear has none."""
+        return any(party.role == AUTHORITY for party in self.parties)
 
     def with_origin(self, data: str) -> str:
         """Return words on data, with those on their origin where it is not known."""
@@ -261,22 +266,28 @@ class Provenance:
     def _own_log(self) -> str:
         """Return in words whether the authority's own log was seen."""
         if self.openings:
-            return f"held against the run's, SHA-256 {self.openings}"
+            officers = self.settings["exchange"]["officers"] > 1
+            times = "; times were not compared, as each officer has its own" if officers else ""
+            return f"held against the run's, SHA-256 {self.openings}{times}"
+        if not self.has_authority:
+            return "none: nothing was sealed"
         return "none: one process wrote the folder's" if self.simulated else "not given"
 
     def _played(self) -> str:
         """Return in words who the parties were."""
-        names = ", ".join(self.data)
+        names = f"{', '.join(self.data):.300}"
         if not self.sessions:
-            return f"{names:.300}; whether as one process, the folder does not say"
+            return f"{names}; whether as one process, the folder does not say"
+        parties = ", ".join([SERVER, *[AUTHORITY] * self.has_authority, names])
         if self.simulated:
             dataset = self.settings.get("data", {}).get("dataset")
             data = f" (data set {dataset})" if dataset else ""
+            held = "all keys and all data" if self.has_authority else "all data"
             return (
-                f"Simulation: one process, one operator, who held all keys and all data{data}. "
-                f"Names, not institutions: server, authority, {names:.300}"
+                f"Simulation: one process, one operator, who held {held}{data}. "
+                f"Names, not institutions: {parties}"
             )
-        return f"processes of their own: server, authority, {names:.300}; who operates each: below"
+        return f"processes of their own: {parties}; who operates each: below"
 
     def tables(self) -> list[PageTable]:
         """Return parties, keys, data, the user's own task, settings and files, for the report."""
@@ -309,9 +320,7 @@ class Provenance:
                 ]
                 + [("all: one test set", "0", f"{n:,}") for n in [self.shared_test] if n],
             ),
-            PageTable(
-                self.with_origin("Model and data of the user's own"), ("What", "Form"), self._own()
-            ),
+            PageTable(self.with_origin(f"{self._whose()} own"), ("What", "Form"), self._own()),
             PageTable(
                 'Settings (where privacy.level = "none", the others of privacy change nothing)',
                 ("Key", "Value"),
@@ -333,12 +342,22 @@ class Provenance:
         known = party.fingerprint or unknown, party.key or unknown
         return party.name, party.role, *known, *dates
 
+    def _whose(self) -> str:
+        """Return the beginning of the title of what the settings do not name."""
+        return "Data of the sites'" if self._chosen() else "Model and data of the user's"
+
+    def _chosen(self) -> str:
+        """Return the model by its settings; empty where it is the user's own."""
+        model = self.settings.get("model")
+        return f"{model['name']}, norm {model['norm']}: " if model else ""
+
     def _own(self) -> list[tuple[str, str]]:
         if (task := self.task) is None:
             return []
         model = task.model
+        of = f"{model.name}, {model.n_parameters:,} parameters, sha256 {model.sha256}"
         rows = [
-            ("model", f"{model.name}, {model.n_parameters:,} parameters, sha256 {model.sha256}"),
+            ("model", f"{self._chosen()}{of}"),
             ("loss", task.loss),
             ("metric", task.metric or "by the loss"),
             ("algorithm", task.algorithm or "of the settings"),
@@ -477,7 +496,8 @@ def _parties(
     if by.key_id and used and by.key_id not in used and by.epoch <= max(used.values()):
         raise ConfigError(
             f"{run.path}: its totals were opened under other keys than those of --keys: give the "
-            "folder or the bundle of the run's own consortium"
+            "folder or the bundle of the run's own consortium; or, of a run under keys of its own, "
+            "audit without --keys, and give them to --sign and --verify"
         )
     # Members in force come last, and count: a name that was revoked may have joined again.
     shown = {*used, *(session.get("key_id") for session in sessions)}

@@ -9,8 +9,9 @@ _ROWS = (
     (
         "server's folder of the run",
         (
-            "model, checkpoint, statistics, ledger, openings; no record. In a simulation the "
-            "checkpoint has what all clients keep: it is mode 0600, and not for a server"
+            "model, checkpoint, statistics, ledger, openings; no record. Where clients are scored "
+            "one by one, each one's score and loss (metrics.jsonl, report.html). In a simulation "
+            "the checkpoint has what all clients keep: it is mode 0600, and not for a server"
         ),
         "you no longer have to show what was done",
     ),

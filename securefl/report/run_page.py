@@ -18,7 +18,7 @@ from securefl.report.census import clients, clients_said, rounds_counted, times_
 from securefl.report.key_tallies import key_tallies
 from securefl.report.plots import by_client_figure, epsilon_plot, png, score_plot, traffic_figure
 from securefl.report.protection import HEADINGS, epsilon_said, opening_said, protections
-from securefl.report.reading import what_the_server_reads
+from securefl.report.reading import scores_kept, what_the_server_reads
 from securefl.report.views import Shows, views
 from securefl.runs.folder_files import (
     ACCURACY,
@@ -107,6 +107,8 @@ def _in_short(record: RunRecord) -> Iterator[str]:
     yield _short(record)
     read = what_the_server_reads(Ledger(list(record.ledger)), record.metrics)
     yield f"Of each client the server could read: {read}."
+    if kept := scores_kept(record):
+        yield kept
     if record.config.privacy.private:
         yield epsilon_said(record.config, RunFolder(record.path).history() or History())
 
@@ -279,8 +281,8 @@ def _time(record: RunRecord) -> PageSection:
 
 
 def _settings(record: RunRecord) -> PageSection:
-    rows = list(flat(record.config.tables()))
-    tables = [PageTable("All", ("Key", "Value"), rows)]
+    rows = list(flat(record.config.read_tables()))
+    tables = [PageTable("All that count", ("Key", "Value"), rows)]
     return PageSection("Settings", [_again(record)], tables=tables)
 
 

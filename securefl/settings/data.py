@@ -106,6 +106,20 @@ class DataTable(Table):
         return DATA_SETS[self.dataset]
 
     @property
+    def unread(self) -> frozenset[str]:
+        """Keys that change nothing about this data set: others are refused with it, or ignored."""
+        reads = self.traits.reads
+        found = {"side", "n_per_center"} - reads
+        if not (self.traits.files or self.traits.files_instead):
+            found |= {"root"}
+        if self.traits.by_domain:
+            dealt = {"clients", "partition", "public", "quality", "feature_noise", "corruptions"}
+            found |= dealt - reads
+        if not (self.corruptions or "corruptions" in reads):
+            found |= {"severity"}
+        return frozenset(found)
+
+    @property
     def families(self) -> Mapping[str, str]:
         """Family of each domain that the settings tell; empty where a folder alone does."""
         of = self._known_corruptions

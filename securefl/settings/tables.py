@@ -394,6 +394,13 @@ class Config(Table):
         others = {"data"} if self.samples else {"data", "model"}
         return self.model_dump(mode="json", exclude=others) | names
 
+    def read_tables(self, *, own_task: bool = False) -> dict[str, Any]:
+        """Return `tables` for readers: without the keys of `[data]` that its data set ignores."""
+        tables = self.tables(own_task=own_task)
+        if data := tables.get("data"):
+            tables["data"] = {key: of for key, of in data.items() if key not in self.data.unread}
+        return tables
+
     def rounds_in(self, share: float) -> int:
         """Return the rounds that a share of all rounds makes; a part of one counts as one."""
         return rounds_in(share, self.run.rounds)

@@ -391,7 +391,8 @@ PREPARED = {
                 "leaks",
                 (
                     "The run's folder and the authority's own log do not say the same. Openings "
-                    "that are in one of them alone: 1."
+                    "that differ, or are in one of them alone: 1. The first: round 1, "
+                    "'update/other': opened, and not in the folder."
                 ),
             ),
         },
@@ -651,6 +652,20 @@ def assessment_of(run, sections=()):
 
 
 COMPARING = "Risk (7 c): clients that compare notes"
+PROCESSORS = "Processors, and their contracts (Art. 28)"
+
+
+@pytest.mark.parametrize(("name", "sealed"), [("nothing sealed", False), ("model sealed", True)])
+def test_a_run_in_the_clear_has_no_authority_and_no_keys(prepared, monkeypatch, name, sealed):
+    run = prepared(name)
+    monkeypatch.setattr(audits._Audits, "sections", lambda self: ())
+    found = audits.audit_run(run.folder, task=run.task)
+    played = found.facts["Parties"]
+    assert ("server, authority, client-1" in played, "all keys" in played) == (sealed, sealed)
+    assert (found.facts["Authority's own log"] == "none: nothing was sealed") != sealed
+    assert ("server and authority" in dict(found.tables[0].rows)[PROCESSORS]) == sealed
+    (settings_of,) = (dict(t.rows) for t in found.tables if t.title.startswith("Settings"))
+    assert settings_of["run.device"] == "None"  # the audit's is the CPU
 
 
 @pytest.mark.parametrize(

@@ -325,15 +325,15 @@ def test_an_audit_finds_lists_that_officers_were_shown(job):
     assert about == []
     honest = path.read_text()
     own = here.officer_folder(OTHERS[0]) / OPENINGS
-    assert FolderEvidence.of(here.record, own).foreign_rows == ()
+    assert FolderEvidence.of(here.record, own).differences == ()
     path.write_text("".join(honest.splitlines(keepends=True)[:-2]))
-    assert {why for _, why in FolderEvidence.of(here.record, own).foreign_rows} == set()
+    assert FolderEvidence.of(here.record, own).differences == ()
     for name in (OFFICERS_OPENINGS[0], OFFICERS_OPENINGS[2]):
         (here.folder / "run" / name).unlink()
-    (one, two) = FolderEvidence.of(here.record, own).foreign_rows
-    assert one[1] == two[1] == "opened, and not in the folder"
+    (one, two) = FolderEvidence.of(here.record, own).differences
+    assert one.why == two.why == "opened, and not in the folder"
     own.write_text(path.read_text())
-    assert FolderEvidence.of(here.record, own).foreign_rows == ()
+    assert FolderEvidence.of(here.record, own).differences == ()
     row = json.loads(honest.splitlines()[0])
     other = row | {"signers": row["signers"][:4], "n_clients": 4}
     path.write_text(honest + json.dumps(other) + "\n")

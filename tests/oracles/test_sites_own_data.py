@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from functools import partial
 
@@ -408,7 +409,10 @@ def larger(tmp_path):
 def test_an_audit_takes_all_sites_own_tests_for_public_samples(
     consortium, larger, tmp_path, monkeypatch
 ):
-    """The common test set is a placeholder of alike rows, with which nothing could be measured."""
+    """The common test set is a placeholder of alike rows, with which nothing could be measured.
+
+    The report names the settings' model, and each site's score as read by whoever has the folder.
+    """
     quick_is_tiny(monkeypatch)
     sealing = ("algorithm.local_steps=1", "exchange.encrypt=statistics")
     job = OwnData(consortium, tmp_path, (*PICTURES, *sealing))
@@ -418,5 +422,15 @@ def test_an_audit_takes_all_sites_own_tests_for_public_samples(
     public, labels = public_rows(job.config, task)
     assert len(public) == len(labels) == 75
     assert torch.equal(public[:15], task.client_tests[0][0])
-    found = {s.key: s for s in securefl.audit_run(out, audits.QUICK, task=task).sections}
-    assert [section.words for section in found.values() if not section.measured] == []
+    audited = securefl.audit_run(out, audits.QUICK, task=task)
+    assert [section.words for section in audited.sections if not section.measured] == []
+    kept = "stands in metrics.jsonl (each round's, with the loss) and report.html"
+    assert kept in audited.sections[0].notes[0]
+    assert "the simulation's operator reads it" in audited.sections[0].notes[0]
+    assert sum(kept in cells[1] for cells in audited.tables[0].rows) == 1
+    scored = r"mean over clients [\d.]+ %; over all samples [\d.]+ %"
+    assert re.fullmatch(scored, audited.facts["Accuracy"])
+    model = job.config.model
+    assert audited.facts["Model"] == f"{model.name}, norm {model.norm}"
+    (own,) = (table for table in audited.tables if table.title.startswith("Data of the sites' own"))
+    assert own.rows[0][1].startswith(f"{audited.facts['Model']}: torch.nn.")

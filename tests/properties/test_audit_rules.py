@@ -168,10 +168,15 @@ EXACT = Precision(1e-9, 1e-7, 1e-9, 1e-9)
 
 
 def encrypted(
-    *openings, ledger=LEDGER, modulus_bits=54, precision=EXACT, simulated=True, foreign=0
+    *openings, ledger=LEDGER, modulus_bits=54, precision=EXACT, simulated=True, foreign=()
 ):
     evidence = EncryptionEvidence(
-        Config(), openings, ledger, own_log=foreign > 0, foreign=foreign, in_one_process=simulated
+        Config(),
+        openings,
+        ledger,
+        own=openings if foreign else None,
+        foreign=foreign,
+        in_one_process=simulated,
     )
     parameters = ParameterSet(Security("sums", 2048, modulus_bits), precision, "one total")
     return Encrypted(evidence, [parameters], opened_by_name(openings))
@@ -451,10 +456,11 @@ MADE = {
             ),
         ),
         (
-            encrypted(OPENED, simulated=False, foreign=2),
+            encrypted(OPENED, simulated=False, foreign=["round 1, '1/mean': n_values 61, and 60"]),
             (
                 "The run's folder and the authority's own log do not say the same. Openings that "
-                "are in one of them alone: 2."
+                "differ, or are in one of them alone: 1. The first: round 1, '1/mean': n_values "
+                "61, and 60."
             ),
         ),
         (
@@ -560,12 +566,12 @@ def test_what_a_run_cannot_open_is_a_trial_and_no_risk_of_it():
 def test_the_authoritys_own_log_changes_verdict_and_sentence():
     """Of processes; the log of a simulation is the authority's."""
     alone = encrypted(OPENED, simulated=False)
-    given = replace(alone, evidence=replace(alone.evidence, own_log=True))
+    given = replace(alone, evidence=replace(alone.evidence, own=[OPENED]))
     assert decided(RULES["Encryption"], alone)[0] == "weak"
     verdict, words, _ = decided(RULES["Encryption"], given)
     assert verdict == "holds"
     assert "So say the run's folder and the authority's own log." in words
-    assert decided(RULES["Encryption"], encrypted(OPENED, ledger=[], foreign=1))[0] == "leaks"
+    assert decided(RULES["Encryption"], encrypted(OPENED, ledger=[], foreign=["one"]))[0] == "leaks"
 
 
 def test_advice_follows_what_the_audit_was_given():
@@ -579,9 +585,12 @@ def test_advice_follows_what_the_audit_was_given():
     assert "--full" in advice("Bounds on ε", CanaryBounds("record", 9.0, few, None))
     assert "--full" not in advice("Bounds on ε", CanaryBounds("record", 9.0, many, None))
     again = encrypted(OPENED, OPENED)
-    given = replace(again, evidence=replace(again.evidence, own_log=True))
     assert "--openings" in advice("Encryption", again)
-    assert "--openings" not in advice("Encryption", given)
+    for own, so in ([OPENED] * 2, True), ([OPENED], False):
+        said = advice("Encryption", replace(again, evidence=replace(again.evidence, own=own)))
+        assert "--openings" not in said
+        assert ("own log says so, too: ask its operator" in said) == so
+        assert ("own log by itself does not say so" in said) != so
 
 
 SETTINGS = (

@@ -425,6 +425,35 @@ def test_data_depend_on_the_seed_and_on_nothing_else(settings):
     assert not same_tasks(first, other)
 
 
+@pytest.mark.parametrize("dataset", ["heart", "digits"])
+def test_readers_see_no_key_that_the_data_set_ignores(dataset):
+    """Another value of such a key is refused, or gives the same data; of each other, others."""
+    others = {
+        "clients": 7,
+        "partition": "sizes:0.2",
+        "public": 20,
+        "feature_noise": 0.1,
+        "corruptions": ["fog"],
+        "severity": 5,
+        "side": 16,
+        "n_per_center": 10,
+    }
+    first, refused, ignored = task_of(dataset=dataset), set(), set()
+    for key, value in others.items():
+        try:
+            again = task_of(dataset=dataset, **{key: value})
+        except ConfigError:
+            refused.add(key)
+            continue
+        if len(again.clients) == len(first.clients) and same_tasks(first, again):
+            ignored.add(key)
+    config = configure(dataset=dataset)
+    shown = config.read_tables()["data"].keys()
+    assert shown == config.tables()["data"].keys() - config.data.unread
+    assert config.data.unread & others.keys() == refused | ignored
+    assert not shown & {"clients", "partition"} or dataset == "digits"
+
+
 @pytest.mark.usefixtures("any_content")
 def test_the_noise_in_the_test_images_depends_on_the_seed_too(tmp_path):
     """MNIST's test images are the same for every seed; what is done to them is not."""

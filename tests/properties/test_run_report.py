@@ -72,6 +72,7 @@ def test_it_says_what_the_folder_has(folders, name):
         "private": ("at δ = 1e-05", "From whom it protects"),
     }
     assert all(part.lower() in said.lower() for part in parts[name])
+    assert ("s score stands in metrics.jsonl" in said) == (name == "own models")
     assert ("What was asked for under them" in said) == (name != "own models")
     phases = ("clients, messages", "scoring", *(["opening"] if name != "own models" else []))
     assert all(phase in said for phase in phases)

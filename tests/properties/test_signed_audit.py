@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from made_findings import FINDINGS
 
 import securefl
 from securefl.audit import audits
+from securefl.audit.encryption.opened import answered_again
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.provenance import (
     BY_NAME,
@@ -108,7 +110,10 @@ def test_each_file_counts_and_a_change_is_named(sealed, tmp_path):
 
 
 def test_the_authoritys_own_log_is_held_against_the_folders(sealed, tmp_path):
-    """A row too few or too many is a leak; other runs' rows are nobody's business."""
+    """A row too few or too many is a leak; other runs' rows are nobody's business.
+
+    A row of which one field is another is one difference, of one opening, whichever field it is.
+    """
     run, task = read_run(sealed), task_of("fedtan")
     lines = (sealed / OPENINGS).read_text().splitlines()
     first = json.loads(lines[0])
@@ -128,6 +133,33 @@ def test_the_authoritys_own_log_is_held_against_the_folders(sealed, tmp_path):
     assert leaks(lines[1:]) == ["not in the authority's own log"]
     more = json.dumps(json.loads(lines[0]) | {"round": 99})
     assert leaks([*lines, more]) == ["opened, and not in the folder"]
+    changes = {
+        "n_values": first["n_values"] + 1,
+        "n_clients": 4,
+        "signers": first["signers"][:2],
+        "model": "ab" * 32,
+        "epoch": 7,
+        "key_id": "cd" * 32,
+        "name": "update/other",
+        "round": 99,
+        "run": "ef" * 32,
+        "refused": "no",
+        "at": "2026-01-01T00:00:00Z",
+    }
+    for field, value in changes.items():
+        (said,) = leaks([json.dumps(first | {field: value}), *lines[1:]])
+        assert re.fullmatch(f"{field} .+ in the folder, and .+ in the authority's own log", said)
+        found = FolderEvidence.of(run, own)
+        assert len(found.all_openings) == len(lines)
+        assert answered_again(found.all_openings) == 0
+    without = [json.dumps({k: v for k, v in first.items() if k != "at"}), *lines[1:]]
+    assert leaks(without) == [
+        f"at {first['at']} in the folder, and empty in the authority's own log"
+    ]
+    few = replace(FolderEvidence.of(run).openings[0], signers=tuple(first["signers"][:2]))
+    evidence = replace(FolderEvidence.of(run), openings=[few])
+    said = {leak.why for leak in leaks_in(evidence, expected(run, task), precision_of(task.model))}
+    assert "opened of 3 clients by its row, 2 by its list, below 3" in said
     with pytest.raises(RunFolderError, match="no log of openings"):
         FolderEvidence.of(run, tmp_path / "nowhere.jsonl")
     with pytest.raises(ConfigError, match="the run's own log, which is to be held against"):
@@ -182,6 +214,7 @@ def test_a_report_names_who_audited_and_parties_and_not_who_signs(sealed, report
     foreign = invoke(sealed, "--keys", consortium.keys)
     assert foreign.exit_code != 0
     assert "under other keys than those of --keys" in foreign.output
+    assert "audit without --keys" in " ".join(foreign.output.split())
 
 
 def test_a_report_that_nobody_signed_is_refused(report, consortium):

@@ -28,15 +28,15 @@ class EncryptionEvidence:
 
     config: Config
     openings: Sequence[Opening]
-    """Rows of openings.jsonl, and of the authority's own log where it has others."""
+    """Rows of openings.jsonl, and of the authority's own log: of an opening in both, its row."""
     ledger: Sequence[Entry]
     """Rows of ledger.jsonl."""
     consortium: Policy | None = None
     """Signed policy; None where the settings were all there was."""
-    own_log: bool = False
-    """True where the authority's own log was given to the audit."""
-    foreign: int = 0
-    """Rows that the folder's log or the authority's own lacks; `openings` are those of both."""
+    own: Sequence[Opening] | None = None
+    """Rows of the authority's own log; None where it was not given to the audit."""
+    foreign: Sequence[str] = ()
+    """Openings of which the folder's log and the authority's own do not say the same, in words."""
     in_one_process: bool = False
     """True where one process was all parties, so that the folder's log is the authority's."""
 

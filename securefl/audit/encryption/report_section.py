@@ -191,7 +191,9 @@ def _keys(uses: Sequence[KeyUse]) -> PageTable:
         )
         for use in uses
     ]
-    return PageTable("Keys", ("key", "opens", "asked", "fewest clients on a list"), rows)
+    return PageTable(
+        "Keys", ("key", "opens", "asked", "fewest clients on a list that was opened"), rows
+    )
 
 
 def _name(use: KeyUse) -> str:

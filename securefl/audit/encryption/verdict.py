@@ -1,6 +1,6 @@
 """Verdict on encryption: what was decrypted, under which parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -13,6 +13,7 @@ from securefl.audit.encryption.opened import (
 )
 from securefl.audit.rules import Rule, Verdict, always, counted, unmeasured
 from securefl.audit.thresholds import LEAST_SECURITY
+from securefl.federation.opening import Opening
 
 
 @final
@@ -88,7 +89,7 @@ def _decrypted_in_all(found: Encrypted) -> str:
 
 
 def _by_which_log(evidence: EncryptionEvidence) -> str:
-    if evidence.own_log:
+    if evidence.own is not None:
         return "So say the run's folder and the authority's own log."
     if evidence.in_one_process:
         return "So says the log of the one process that played all parties."
@@ -105,13 +106,23 @@ def _worth(found: Encrypted) -> str:
     )
 
 
-def _ask(found: Encrypted) -> str:
-    if found.evidence.own_log:
+_ASK_BOTH = (
+    "Use the run for nothing before the operators of server and authority have said how it came "
+    "about."
+)
+
+
+def _ask(found: Encrypted, count: Callable[[Sequence[Opening]], int]) -> str:
+    """Return whom to ask about openings that are not allowed, which `count` finds in a log."""
+    own = found.evidence.own
+    if own is None:
+        return "Ask the authority's operator for its own log, and audit with --openings."
+    if count(own):
         return (
             "The authority's own log says so, too: ask its operator how it came about, and use the "
             "run for nothing before you know."
         )
-    return "Ask the authority's operator for its own log, and audit with --openings."
+    return f"The authority's own log by itself does not say so. {_ASK_BOTH}"
 
 
 RULES: tuple[Rule[Encrypted], ...] = (
@@ -153,7 +164,7 @@ RULES: tuple[Rule[Encrypted], ...] = (
             "are in one of them alone, and a second score is a second number of a client's "
             "profile."
         ),
-        do=_ask,
+        do=lambda found: _ask(found, answered_again),
     ),
     Rule(
         Verdict.LEAKS,
@@ -163,20 +174,18 @@ RULES: tuple[Rule[Encrypted], ...] = (
             f"At {counted(found.shown_at_models, 'model')} totals of several lists of clients were "
             f"opened, and their sums and differences show fewer than {found.least} clients."
         ),
-        do=_ask,
+        do=lambda found: _ask(found, lambda rows: shown_at_models(rows, found.least)),
     ),
     Rule(
         Verdict.LEAKS,
-        lambda found: found.evidence.foreign > 0,
+        lambda found: bool(found.evidence.foreign),
         "the run's folder and the authority's own log (or one officer's) differ",
         lambda found: (
-            "The run's folder and the authority's own log do not say the same. Openings that are "
-            f"in one of them alone: {found.evidence.foreign:,}."
+            "The run's folder and the authority's own log do not say the same. Openings that "
+            f"differ, or are in one of them alone: {len(found.evidence.foreign):,}. The first: "
+            f"{found.evidence.foreign[0]}."
         ),
-        do=(
-            "Use the run for nothing before the operators of server and authority have said how "
-            "it came about."
-        ),
+        do=_ASK_BOTH,
     ),
     Rule(
         Verdict.LEAKS,
@@ -198,7 +207,7 @@ RULES: tuple[Rule[Encrypted], ...] = (
     unmeasured(lambda found: [part.precision.encryption for part in found.parameters]),
     Rule(
         Verdict.WEAK,
-        lambda found: not (found.evidence.own_log or found.evidence.in_one_process),
+        lambda found: found.evidence.own is None and not found.evidence.in_one_process,
         "the parties were processes of their own, and the authority's own log was not given",
         _decrypted_in_all,
         do="Ask the authority's operator for its own log, and audit with --openings.",

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from securefl.audit.exposure.leaks import Leak
 from securefl.audit.exposure.openings import OpeningsLog, wrongly_carded, wrongly_opened
 from securefl.audit.exposure.planned import Absences, Lengths, unplanned
+from securefl.audit.exposure.two_logs import Difference, differences
 from securefl.audit.findings import is_of_report
 from securefl.build.exchange import is_blind, quorum_of, sealed_kinds
 from securefl.errors import ConfigError, RunFolderError
@@ -56,8 +57,6 @@ _ROWS = {
     SELECTIONS: RoundParticipants,
 }
 _ROW = TypeAdapter(dict[str, Any])
-_NOT_IN_FOLDER = "opened, and not in the folder"
-"""Reason of a foreign row that the authority's own log, or an officer's, has."""
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 """Name of a file that a killed process leaves half written."""
 _RULE = re.compile(
@@ -86,21 +85,21 @@ class FolderEvidence:
     """True where the authority was there too, and left its log in this folder."""
     odd_rows: Sequence[tuple[str, str]] = ()
     """Files and what stands in a row of theirs that no run writes."""
-    foreign_rows: Sequence[tuple[Opening, str]] = ()
-    """Rows of openings that the folder or the authority's own log lacks, and which of them does."""
-    own_log: bool = False
-    """True where the authority's own log was given."""
+    own: Sequence[Opening] | None = None
+    """Rows of the authority's own log, or of an officer's; None where none was given."""
+    differences: Sequence[Difference] = ()
+    """Openings of which the folder and that log do not say the same."""
 
     @property
     def all_openings(self) -> Sequence[Opening]:
-        """Rows of the folder's log, and those that the authority's own log has beside them.
+        """Rows of the authority's own log, and those that the folder has beside them.
 
-        An officer's answers are to requests of which the authority has a row of its own.
+        Of an opening of which both logs have a row, its own counts. Without it, and with officers,
+        they are the folder's: an officer's answers are to requests of which the authority has rows.
         """
-        if self.officers:
+        if self.officers or self.own is None:
             return self.openings
-        beside = (row for row, why in self.foreign_rows if why == _NOT_IN_FOLDER)
-        return [*self.openings, *beside]
+        return [*self.own, *(of.row for of in self.differences if not of.in_own)]
 
     @classmethod
     def of(cls, run: RunRecord, log: Path | None = None) -> "FolderEvidence":
@@ -120,10 +119,12 @@ class FolderEvidence:
         path = run.path
         sessions = read_environment(path / ENVIRONMENT).sessions
         openings = read_rows(path / OPENINGS, Opening)
-        own: Sequence[Opening] = () if log is None else _own_log(log, path, sessions, openings)
+        own = None if log is None else _own_log(log, path, sessions, openings)
         if not (path / OPENINGS).exists():
-            openings = list(own)
+            openings = own or []
         officers = [read_rows(path / name, Opening) for name in OFFICERS_OPENINGS]
+        # The folder's log is a copy of the authority's own; with officers it may be another's.
+        alone = run.config.exchange.officers == 1
         copies = [rows for rows in officers if rows] or [openings]
         return cls(
             run,
@@ -134,10 +135,10 @@ class FolderEvidence:
             officers=[row for rows in officers for row in rows],
             in_one_process=any(session.get("engine") != PROCESSES for session in sessions),
             odd_rows=tuple(_odd_rows(path)),
-            foreign_rows=()
-            if log is None
-            else min((tuple(_foreign(rows, own)) for rows in copies), key=len),
-            own_log=log is not None,
+            own=own,
+            differences=()
+            if own is None
+            else min((differences(rows, own, timed=alone) for rows in copies), key=len),
         )
 
 
@@ -178,7 +179,7 @@ def leaks_in(
             *wrongly_carded(run.ledger, openings, evidence.incidents, evidence.sessions),
             *_uncounted_bytes(evidence),
             *_told(evidence),
-            *(Leak(row.round, row.name, OPENINGS, why) for row, why in evidence.foreign_rows),
+            *(Leak(of.row.round, of.row.name, OPENINGS, of.why) for of in evidence.differences),
         )
     )
 
@@ -268,13 +269,6 @@ def _own_log(
     ids = {session.get("run") for session in sessions}
     models = {row.model for row in folder} - {""}
     return [row for row in read_rows(log, Opening) if row.run in ids or row.model in models]
-
-
-def _foreign(folder: Sequence[Opening], own: Sequence[Opening]) -> Iterator[tuple[Opening, str]]:
-    """Yield the rows that one of two logs lacks, and which of them does."""
-    in_folder, in_own = Counter(folder), Counter(own)
-    yield from ((row, "not in the authority's own log") for row in (in_folder - in_own).elements())
-    yield from ((row, _NOT_IN_FOLDER) for row in (in_own - in_folder).elements())
 
 
 def _odd_rows(path: Path) -> Iterator[tuple[str, str]]:

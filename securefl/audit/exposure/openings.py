@@ -64,8 +64,10 @@ def wrongly_opened(
 
 def _of_too_few(opened: Sequence[Opening], least: int) -> Iterator[Leak]:
     for o in opened:
-        if o.name != SCORE and min(o.n_clients, len(set(o.signers))) < least:
-            yield Leak(o.round, o.name, _WHO, f"opened of {o.n_clients} clients, below {least}")
+        n, signed = o.n_clients, len(set(o.signers))
+        if o.name != SCORE and min(n, signed) < least:
+            of = f"{n} clients" if n == signed else f"{n} clients by its row, {signed} by its list"
+            yield Leak(o.round, o.name, _WHO, f"opened of {of}, below {least}")
 
 
 def _too_often(opened: Sequence[Opening], sessions: int) -> Iterator[Leak]:
