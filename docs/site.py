@@ -75,6 +75,7 @@ def write_pages(out: Path) -> None:
     for source, page in pages.items():
         written = _notebook(source, out / page) if source in notebooks else source.read_text()
         text = _LINK.sub(lambda m: _relinked(m, source, page, known), written)  # noqa: B023
+        text = text.replace('<img src="docs/', '<img src="')  # of the README, with a width
         _write(out / page, text)
     for source, place in (pictures | {ROOT / "docs" / name: Path(name) for name in STYLE}).items():
         (out / place).parent.mkdir(parents=True, exist_ok=True)
