@@ -11,18 +11,20 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from securefl.exchange.sums import RunningSum, Values
+if TYPE_CHECKING:
+    from securefl.exchange.sums import RunningSum
 
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
 Matrix = NDArray[np.float64]
+Values = Matrix
 
 
 class Server(Protocol):

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from measure import SumServer
-
-from securefl.exchange.sums import Values
+from measure import SumServer, Values
 
 
 class SharedKeyWay:

@@ -18,6 +18,12 @@ WEIGHT_BITS = 26
 samples in all if noise allows."""
 MOST_CRAFTED = 2.0
 """Largest weight of a total whose count is worth naming where it is wrong."""
+SPOILT = (
+    "the total's values, weights or empty slots are none that clients may send: a client sent "
+    "rubbish, or one lies about its weight"
+)
+"""Reason why a total of the right clients is refused once it is decrypted. Which bound it breaks
+would tell a server, which adds values of its own to a total, a bit of what is in it."""
 UNROUNDED_BITS = 52
 """Bits after the leading one that leave a double as it is."""
 GUARD_BITS = 6
@@ -72,13 +78,13 @@ class TotalDecoder:
         sums = digits.joined(filled, n_values)
         empty = filled[len(digits.gain_bits) * n_values :]
         if np.abs(empty).max(initial=0.0) > EMPTY + 16 * self.deviation:
-            raise MessageRefused("slots that no value takes are not empty: a client sent rubbish")
+            raise MessageRefused(SPOILT)
         # Never finer than a slot's last bit: a client that lies about its weight must not get at
         # the digits below.
         finest_bits = digits.finest_bits + self.slot_bits + floor(log2(weight))
         values = relatively_rounded(sums / weight, precision_bits, finest_bits)
         if not are_in_range(values, digits.max_value * (1 + COUNT_TOLERANCE)):
-            raise MessageRefused("the total is larger than any mean can be: a client sent rubbish")
+            raise MessageRefused(SPOILT)
         return OpenedSum(values, min(weight, 1.0), n_clients)
 
     def _counted(self, slots: Values) -> tuple[int, float]:
@@ -102,7 +108,7 @@ class TotalDecoder:
         weight = float(np.median(rounded_weights))
         spread = 2.0**-self.weight_bits + 16 * self.deviation
         if not 0 < weight <= 1 + spread or np.ptp(rounded_weights) > spread:
-            raise MessageRefused("the total's weights are not in (0, 1]: a client sent rubbish")
+            raise MessageRefused(SPOILT)
         return n_clients, weight
 
 

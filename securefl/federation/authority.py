@@ -6,6 +6,7 @@ from typing import final
 
 from securefl.errors import MessageRefused, TotalRefused
 from securefl.exchange.blind import BlindTotal
+from securefl.exchange.decode_total import SPOILT
 from securefl.exchange.noise import Draw, ScoreNoise, gaussian
 from securefl.exchange.one_time_match import split_score
 from securefl.exchange.opener import Answer, KeyAdder, ScorePart, TotalOpener
@@ -58,7 +59,7 @@ class Authority(Checks[TotalOpener]):
         except MessageRefused as error:
             raise TotalRefused(str(error)) from error
         if request.due and not request.due.is_that_of(opened):
-            raise TotalRefused("it does not weigh what its clients do: one lies about its weight")
+            raise TotalRefused(SPOILT)
         return opened
 
 

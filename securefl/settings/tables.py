@@ -260,7 +260,7 @@ class ExchangeTable(Table):
         tuple[Encrypt, ...],
         BeforeValidator(_listed, json_schema_input_type=tuple[Encrypt, ...] | str),
     ] = (Encrypt.MODEL,)
-    """`model` (everything), `statistics`, `profiles` or both (`statistics,profiles`), or `none`."""
+    """`model` (all sums, and profiles), `statistics`, `profiles` or both, or `none`."""
     min_clients: Annotated[int, Field(ge=3, le=10**6, strict=True)] = 3
     """The authority opens no total of fewer: with two, each learns the other's value."""
     precision_bits: Annotated[int, Field(ge=16, le=32, strict=True)] = 32

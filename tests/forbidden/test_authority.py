@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from itertools import combinations
 
 import numpy as np
@@ -29,7 +30,7 @@ from securefl.errors import (
     UnknownSender,
 )
 from securefl.exchange.card_keys import Quorum
-from securefl.exchange.decode_total import TotalDecoder
+from securefl.exchange.decode_total import SPOILT, TotalDecoder
 from securefl.exchange.digits import Digits
 from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder
@@ -39,7 +40,7 @@ from securefl.federation.authority import Authority, CheckingOfficer
 from securefl.federation.client import Client
 from securefl.federation.message import split_message
 from securefl.federation.opening_history import MOST_LISTS, MOST_SESSIONS, OpeningHistory, fewest
-from securefl.federation.server import SumRequest
+from securefl.federation.server import DueWeight, SumRequest
 from securefl.federation.total import Terms
 from securefl.types import Kind, MessageSpec
 
@@ -215,7 +216,7 @@ def test_noise_that_counts_whole_clients_by_chance_is_told_as_noise(count):
     """One of a thousand totals of noise does; its weight is noise, too, and none is opened."""
     slots = np.random.default_rng(count).uniform(-(2.0**14), 2.0**14, (1, 2048))
     slots[0, -1] = count
-    match = "weights are not in" if count == 4 else GARBAGE
+    match = "none that clients may send" if count == 4 else GARBAGE
     with pytest.raises(MessageRefused, match=match):
         TotalDecoder(SUMS, 4).decode(slots, 5, 24)
 
@@ -227,7 +228,7 @@ def test_a_total_weight_outside_its_range_is_refused(federation, weight):
     slots[-2:] = weight, 1.0
     arriving = federation.collect(A, B, C)
     arriving.receive(federation.signed(D, federation.sealed_slots(D, slots)))
-    assert_refused(federation, arriving.request(), TotalRefused, r"not in \(0, 1\]")
+    assert_refused(federation, arriving.request(), TotalRefused, "none that clients may send")
 
 
 def test_one_malicious_client_does_not_open_another_alone(federation):
@@ -509,6 +510,34 @@ def test_a_client_that_lies_about_its_weight_gets_no_unrounded_digits(federation
     in_sums = opened.values * 2.0 ** np.floor(np.log2(opened.weight)) / finest
     np.testing.assert_array_equal(in_sums, np.rint(in_sums))
     np.testing.assert_allclose(opened.values, 5e-4 / opened.weight, rtol=2.0**-24)
+
+
+def test_a_refusal_does_not_say_which_bound_a_total_breaks():
+    """A server that adds to a total, and has it refused in any case, would read it bit by bit.
+
+    A refused total holds no other list back, so it would read two of them.
+    """
+    spoilt = {}
+    for what, place in {"values": (0, 0), "empty": (0, 1500), "weight": (0, -2)}.items():
+        slots = np.zeros((1, 2048))
+        slots[:, -2:] = 1.0, 3.0
+        slots[place] = 1e7 if what == "values" else 1.5
+        with pytest.raises(MessageRefused) as caught:
+            TotalDecoder(SUMS, 3).decode(slots, 200, 24)
+        spoilt[what] = str(caught.value)
+    assert set(spoilt.values()) == {SPOILT}
+
+
+def test_a_false_weight_is_refused_in_the_words_of_a_false_value(federate):
+    """The request says what its clients weigh, and the server may say what it likes."""
+    federation = federate()
+    arriving = federation.server.start(1, federation.spec)
+    for client in federation.clients.values():
+        values = {"x": torch.zeros(federation.spec.n_values)}
+        arriving.receive(client.contribute(federation.run, 1, federation.spec, values))
+    lying = dataclasses.replace(arriving.request(), due=DueWeight(5.0))
+    with pytest.raises(TotalRefused, match=re.escape(SPOILT)):
+        federation.authority.open(lying)
 
 
 def test_a_total_that_wraps_is_not_released(federation):

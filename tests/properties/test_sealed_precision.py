@@ -69,7 +69,7 @@ def test_two_honest_sealed_runs_of_one_seed_differ_by_their_noise_alone(benchmar
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [row[0] for row in rows] == ["| fedavg", "| fedtan"]
     for _, rounds, apart, largest in rows:
-        assert (rounds, 1e-9 < float(apart) < 1e-6) == ("1", True)
+        assert (rounds, 1e-10 < float(apart) < 1e-6) == ("1", True)
         assert 0.5 < float(largest.rstrip("| ")) < 2
 
 
@@ -204,7 +204,7 @@ def test_a_total_beyond_what_clients_may_send_is_refused():
     slots[0, :34] = 16 * SUMS.max_value
     assert TotalDecoder(SUMS, 3).decode(slots, 2046, 24).n_clients == 3
     slots[0, 34] = 4 * SUMS.max_value
-    with pytest.raises(MessageRefused, match="larger than any mean"):
+    with pytest.raises(MessageRefused, match="none that clients may send"):
         TotalDecoder(SUMS, 3).decode(slots, 2046, 24)
 
 
