@@ -132,22 +132,24 @@ def _data(record: RunRecord, own: TaskRecord | None) -> Iterator[str]:
     yield _whose_data(record, own)
     if own is not None:
         sizes = sorted(of.n_samples for of in own.clients.values())
+        tested = sum(of.n_samples for of in own.client_tests or (own.test,))
         yield (
             f"{sum(sizes):,} samples to train, {sizes[0]:,} to {sizes[-1]:,} a client; "
-            f"{own.test.n_samples:,} to test. A sample is {in_markdown(own.test.x)}, a target "
-            f"{in_markdown(own.test.y)}."
+            f"{tested:,} to test."
         )
-        yield f"Model: {in_markdown(own.model.name)}, {own.model.n_parameters:,} parameters."
-    elif config.samples is None:
-        yield in_markdown(
-            f"Data set: {config.data.dataset}, dealt by {config.data.partition}. "
-            f"Model: {config.model.name}, norm {config.model.norm}."
-        )
-    else:
+    if config.samples is not None:  # a rehearsal of such sites has a task, too
         yield in_markdown(
             f"Tables, arrays or pictures of the sites' own. Model: {config.model.name}."
         )
         yield in_markdown(config.samples.form_said)
+    elif own is not None:
+        yield f"A sample is {in_markdown(own.test.x)}, a target {in_markdown(own.test.y)}."
+        yield f"Model: {in_markdown(own.model.name)}, {own.model.n_parameters:,} parameters."
+    else:
+        yield in_markdown(
+            f"Data set: {config.data.dataset}, dealt by {config.data.partition}. "
+            f"Model: {config.model.name}, norm {config.model.norm}."
+        )
 
 
 def _scores(record: RunRecord) -> Iterator[str]:

@@ -49,7 +49,7 @@ def test_data_are_counts_and_no_site_is_named(run):
     result, folder = run
     page = model_card(folder)
     assert "\n3 clients, simulated: whoever ran it had the data of all.\n" in page
-    assert "90 samples to train, 30 to 30 a client; 30 to test" in page
+    assert "90 samples to train, 30 to 30 a client; 90 to test" in page
     assert not any(name in page or name.replace("|", "&#124;") in page for name in SITES)
     assert "| 2 (last) |" in page
     scores = [of.score for of in result.clients.values()]

@@ -13,6 +13,7 @@ from interruptible import SECUREFL
 
 import securefl
 from securefl.exchange.card_keys import Quorum
+from securefl.export.card import model_card
 from securefl.runs.folder_reader import read_run
 from securefl.settings.load import load_config
 from securefl_cli.main import main
@@ -57,6 +58,9 @@ def test_the_rehearsal_runs(folder):
     assert done.exit_code == 0, done.output
     record = read_run(folder / "run")
     assert [*record.metrics[-1].clients] == list(load_config("job.toml").data.names)
+    card = model_card(folder / "run")
+    assert "; 66 to test." in card  # a fifth of four tables of 80 to 86 rows
+    assert "Inputs, in order: age" in card
 
 
 def test_a_rehearsal_is_resumed_with_its_files(folder):
