@@ -271,7 +271,7 @@ def _start(
     as_json: bool,
 ) -> None:
     config = load_config(config_file, settings)
-    if config_file:
+    if config_file and not own.sites:
         _require_shipped(config_file)
     require_run(config)
     from securefl import run as run_rounds

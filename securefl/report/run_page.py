@@ -1,7 +1,6 @@
 """Report of a run, or of several side by side: one HTML file that needs nothing else."""
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from securefl.report.key_tallies import key_tallies
 from securefl.report.plots import by_client_figure, epsilon_plot, png, score_plot, traffic_figure
 from securefl.report.protection import HEADINGS, epsilon_said, opening_said, protections
 from securefl.report.reading import scores_kept, what_the_server_reads
+from securefl.report.repeated import commands_of_roles, repeated
 from securefl.report.views import Shows, views
 from securefl.runs.folder_files import (
     ACCURACY,
-    CONFIG,
     ENVIRONMENT,
     INCIDENTS,
     LEDGER,
@@ -281,20 +280,9 @@ def _time(record: RunRecord) -> PageSection:
 
 
 def _settings(record: RunRecord) -> PageSection:
-    rows = list(flat(record.config.read_tables()))
-    tables = [PageTable("All that count", ("Key", "Value"), rows)]
-    return PageSection("Settings", [_again(record)], tables=tables)
-
-
-def _again(record: RunRecord) -> str:
-    """Return how the run is run again."""
-    if RunFolder(record.path).is_over_processes():
-        return "Its clients are processes: `securefl server serve` and `securefl site join` again."
-    if RunFolder(record.path).has_own_task():
-        config = f"securefl.load_config({str(record.path / CONFIG)!r})"
-        return f"The same again, with the task that it was given: `securefl.run({config}, task)`."
-    command = shlex.join(["securefl", "run", str(record.path / CONFIG), "--out", "runs/again"])
-    return f"The same again: `{command}`."
+    roles, rows = commands_of_roles(record), list(flat(record.config.read_tables()))
+    every = PageTable("All that count", ("Key", "Value"), rows)
+    return PageSection("Settings", [repeated(record)], tables=[*([roles] if roles else []), every])
 
 
 def _results(records: Mapping[str, RunRecord]) -> PageTable:

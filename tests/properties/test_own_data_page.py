@@ -14,6 +14,7 @@ from interruptible import SECUREFL
 import securefl
 from securefl.exchange.card_keys import Quorum
 from securefl.export.card import model_card
+from securefl.report.repeated import repeated
 from securefl.runs.folder_reader import read_run
 from securefl.settings.load import load_config
 from securefl_cli.main import main
@@ -58,6 +59,13 @@ def test_the_rehearsal_runs(folder):
     assert done.exit_code == 0, done.output
     record = read_run(folder / "run")
     assert [*record.metrics[-1].clients] == list(load_config("job.toml").data.names)
+    said = repeated(record)
+    again = re.search("`securefl (.*?)`", said)[1]
+    for name in record.config.data.names:
+        again = again.replace(f"{name}=SITE.toml", f"{name}={name}/site.toml")
+    done = CliRunner().invoke(main, shlex.split(again))
+    assert done.exit_code == 0, done.output
+    assert read_run(folder / "runs/again").metrics[-1].clients == record.metrics[-1].clients
     card = model_card(folder / "run")
     assert "; 66 to test." in card  # a fifth of four tables of 80 to 86 rows
     assert "Inputs, in order: age" in card

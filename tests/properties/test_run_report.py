@@ -11,6 +11,7 @@ from browser import CHROMIUM, browser
 from click.testing import CliRunner
 
 import securefl
+from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.audit.encryption.opened import EncryptionEvidence
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.errors import RunFolderError
@@ -19,6 +20,7 @@ from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
 from securefl.report.census import clients, rounds_counted
+from securefl.report.repeated import commands_of_roles, repeated
 from securefl.report.run_page import comparison_page, run_page
 from securefl.runs.folder_files import INCIDENTS, LEDGER, METRICS, OPENINGS, REPORT
 from securefl.runs.folder_reader import read_rows, read_run, unopened, untold
@@ -26,6 +28,7 @@ from securefl.runs.round_metrics import ClientScore
 from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Kind
 from securefl_cli.compare import compare
+from securefl_cli.main import main
 from securefl_cli.report import report
 from securefl_cli.status import status
 
@@ -78,6 +81,40 @@ def test_it_says_what_the_folder_has(folders, name):
     assert all(phase in said for phase in phases)
     seconds = sum(of.seconds for of in record.metrics)
     assert sum(sum(of.phases.values()) for of in record.metrics) == pytest.approx(seconds, rel=0.2)
+
+
+class Mine(FedProx):
+    """A solver that is nobody else's."""
+
+
+def test_own_code_and_keys_are_part_of_what_repeats_it(folders):
+    record = read_run(folders["sealed"])
+    name = f"{__name__}:Mine"
+    own = replace(record, config=record.config.with_choices([Mine()]))
+    assert f"`securefl --code {name} run {record.path}/config.json " in repeated(own)
+    assert "add `--keys FOLDER`" in repeated(record)
+    assert "--keys" not in repeated(read_run(folders["own models"]))
+
+
+def test_processes_are_repeated_by_a_line_for_each_role(folders, tmp_path):
+    """Each line is read by its command, all but the folders that are not there."""
+    run = shutil.copytree(folders["sealed"], tmp_path / "run")
+    started = {"bundle": "/b", "identity": "/i", "listen": "127.0.0.1:0"}
+    patience = {"joining_s": 1, "timeout_s": 1, "away_s": 1}
+    (run / "server.json").write_text(json.dumps(started | patience))
+    record = read_run(run)
+    exchange = record.config.exchange.model_copy(update={"officers": 3})
+    config = record.config.model_copy(update={"exchange": exchange})
+    roles = dict(commands_of_roles(replace(record, config=config)).rows)
+    assert list(roles) == ["server", "authority", "each other officer", "each site"]
+    assert list(dict(commands_of_roles(record).rows)) == ["server", "authority", "each site"]
+    for line in roles.values():
+        words = line.replace("config.json", str(run / "config.json"))
+        words = words.replace("HOST:PORT", "127.0.0.1:7443").split()[1:]
+        done = CliRunner().invoke(main, words)
+        lacks = any(part in done.output for part in ("consortium/ca.crt", "FOLDER"))
+        assert (done.exit_code, lacks) == (2, True), (line, done.output)
+    assert all(line in text_of(run_page(record)) for line in (roles["server"], roles["each site"]))
 
 
 def test_a_best_round_before_the_last_is_one_sentence(folders):
