@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from securefl.federation.ledger import MEBIBYTE, Entry, Ledger
+from securefl.io.text import printable
 from securefl.metrics.by_name import SHARES, title
 from securefl.report.census import (
     KNOWN,
@@ -50,6 +51,12 @@ def by_round(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
+def plain(name: str) -> str:
+    """Return a name from outside as text that Matplotlib shows: no formula, and not hidden."""
+    shown = printable(name).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown  # a legend leaves out labels with a _
+
+
 def png(figure: Figure) -> bytes:
     """Return the figure as a PNG file's content."""
     buffer = io.BytesIO()
@@ -73,7 +80,7 @@ def score_plot(runs: Mapping[str, Sequence[RoundMetrics]]) -> bytes:
 def draw_scores(axes: Axes, runs: Mapping[str, Sequence[RoundMetrics]]) -> None:
     """Draw the test score by round, a line for each run."""
     for i, (name, metrics) in enumerate(runs.items()):
-        axes.plot([m.round for m in metrics], plotted(metrics), label=name, **_line(i))
+        axes.plot([m.round for m in metrics], plotted(metrics), label=plain(name), **_line(i))
     label_scores(axes, runs)
     bare(axes)
     by_round(axes)
@@ -93,7 +100,7 @@ def label_scores(axes: Axes, runs: Mapping[str, Sequence[RoundMetrics]]) -> None
     """Name the axis of `plotted` values by the metrics that the runs have."""
     metrics = dict.fromkeys(m.metric for rounds in runs.values() for m in rounds)
     names = [f"{title(name)} (%)" if name in SHARES else title(name) for name in metrics]
-    axes.set_ylabel(f"test {', '.join(names)}")
+    axes.set_ylabel(plain(f"test {', '.join(names)}"))
     if metrics.keys() <= SHARES:
         axes.set_ylim(0, 100)
 
@@ -129,7 +136,7 @@ def epsilon_plot(metrics: Sequence[RoundMetrics]) -> bytes:
 def traffic_figure(entries: Sequence[Entry]) -> Figure:
     """Plot MiB sent in the whole run, by what was sent and in which form."""
     sums = Ledger(list(entries)).bytes_by_kind()
-    labels = [f"{kind}, {form}" for kind, form in sums]
+    labels = [plain(f"{kind}, {form}") for kind, form in sums]
     figure = Figure(figsize=(8, 1.2 + 0.45 * len(sums)), layout="constrained")
     axes = figure.subplots()
     colours = [COLOURS[2] if form == "ciphertext" else COLOURS[1] for _, form in sums]
@@ -153,7 +160,7 @@ def cost_figure(runs: Mapping[str, Sequence[RoundMetrics]]) -> Figure | None:
         if time_h is None or energy_wh is None:
             return None
         score, line = plotted(metrics), _line(i)
-        by_time.plot(time_h, score, label=name, **line)
+        by_time.plot(time_h, score, label=plain(name), **line)
         by_energy.plot(energy_wh, score, **line)
     by_time.set(xlabel="simulated hours")
     label_scores(by_time, runs)
@@ -179,12 +186,13 @@ def selections_figure(record: RunRecord) -> Figure:
     for quality, names in groups.items():
         places = range(left, left + len(names))
         heights = [counts[client] for client in names]
-        axes.bar(places, heights, color=colours[quality], label=quality or "quality unknown")
+        label = plain(quality or "quality unknown")
+        axes.bar(places, heights, color=colours[quality], label=label)
         left += len(names)
     rounds = len(record.participants)
     axes.set(ylabel=f"times selected in {rounds} round{'s' if rounds != 1 else ''}")
     if n_clients <= MAX_NAMES:
-        names = [client for group in groups.values() for client in group]
+        names = [plain(client) for group in groups.values() for client in group]
         axes.set_xticks(range(n_clients), names, rotation=90)
     else:
         axes.set(xlabel=f"{n_clients} clients", xticks=[])
@@ -212,7 +220,7 @@ def scores_figure(record: RunRecord) -> Figure | None:
     label = "score λ"
     if not any(rows):
         rows = [each.measured for each in record.participants]
-        label = record.config.selection.measured or "measured"
+        label = plain(record.config.selection.measured or "measured")
     if not any(rows):
         return None
     groups = by_quality(clients(record), record)
@@ -248,7 +256,7 @@ def carried_forward(
 
 def _label_rows(axes: Axes, groups: Mapping[str | None, Sequence[str]]) -> None:
     """Label rows by quality where known, with lines between; else by name where there is room."""
-    names = [client for group in groups.values() for client in group]
+    names = [plain(client) for group in groups.values() for client in group]
     if set(groups) == {None}:
         shown = len(names) <= MAX_NAMES
         axes.set_yticks(range(len(names)) if shown else [], names if shown else [])
@@ -257,5 +265,5 @@ def _label_rows(axes: Axes, groups: Mapping[str | None, Sequence[str]]) -> None:
     ends = np.cumsum([len(group) for group in groups.values()])
     starts = [0, *ends[:-1]]
     middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
-    axes.set_yticks(middles, [quality or "quality unknown" for quality in groups])
+    axes.set_yticks(middles, [plain(quality or "quality unknown") for quality in groups])
     axes.hlines(ends[:-1] - 0.5, *axes.get_xlim(), colors="white")

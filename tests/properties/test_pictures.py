@@ -166,6 +166,41 @@ def test_a_picture_can_be_made_of_every_figure(record):
     assert png(scores_figure(replace(record, qualities={}))).startswith(b"\x89PNG")
 
 
+FORMULAS = (r"$\bad{$", r"_$\frac{1}{2}$", r"_\sqrt", "a\u202eb")
+
+
+def test_names_from_outside_are_no_formulas_and_none_is_hidden(record, monkeypatch):
+    """Of metrics, runs, kinds, clients and qualities: what matplotlib would read, or leave out."""
+    name, *others = FORMULAS
+    renamed = dict(zip(("client-1", "client-2", "client-3"), others, strict=True))
+
+    def of(clients):
+        return {renamed.get(client, client): value for client, value in clients.items()}
+
+    strange = replace(
+        record,
+        qualities=dict(zip(others, FORMULAS, strict=False)),
+        participants=tuple(
+            replace(row, selected=of(row.selected), scores=of(row.scores))
+            for row in record.participants
+        ),
+    )
+    for shown in (strange, replace(strange, qualities={})):
+        assert png(selections_figure(shown))
+        assert png(scores_figure(shown))
+    sent = [replace(entry, kind=name) for entry in plain_match()]
+    assert png(plots.traffic_figure(sent))
+    rounds = [replace(of, metric=name) for of in metrics([0.5, 0.6], 1.0, 1.0)]
+    assert png(cost_figure(dict.fromkeys(FORMULAS, rounds)))
+    drawn = []
+    monkeypatch.setattr(plots, "png", drawn.append)
+    plots.score_plot(dict.fromkeys(FORMULAS, rounds))
+    assert png(drawn[0])
+    legend = [text.get_text().strip() for text in drawn[0].axes[0].get_legend().get_texts()]
+    unescaped = [text.replace(r"\$", "$") for text in legend]
+    assert unescaped == [*FORMULAS[:3], r"a\u202eb"]
+
+
 @pytest.mark.parametrize("rounds", [1, 3, 7, 200])
 def test_rounds_are_whole(monkeypatch, rounds):
     """No tick of a plot by round lies between two rounds."""
