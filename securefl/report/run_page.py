@@ -161,7 +161,21 @@ def _curves(record: RunRecord) -> PageSection:
             )
         )
         words.append(f"{said[:1].upper()}{said[1:]}.")
+    else:
+        words.append(f"There is no curve of the worst client: {_unscored(record)}.")
     return PageSection("Curves", words, pictures)
+
+
+def _unscored(record: RunRecord) -> str:
+    """Return why the last round has no score of any client."""
+    config = record.config
+    own = config.models_at_clients
+    over_processes = RunFolder(record.path).is_over_processes()
+    if over_processes and (config.samples or own) and config.sites.scores == "mean":
+        return 'of sites\' scores the mean alone is known (`sites.scores = "mean"`)'
+    if own or record.metrics[-1].clients or (over_processes and config.samples):
+        return "the last round has no score of any"
+    return "all have one model, which is scored on test data that they share"
 
 
 def _who_took_part(record: RunRecord) -> PageSection:

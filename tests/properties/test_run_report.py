@@ -76,6 +76,8 @@ def test_it_says_what_the_folder_has(folders, name):
     }
     assert all(part.lower() in said.lower() for part in parts[name])
     assert ("s score stands in metrics.jsonl" in said) == (name == "own models")
+    shared = "no curve of the worst client: all have one model, which is scored on test data that"
+    assert (shared in said) == (name != "own models")
     assert ("What was asked for under them" in said) == (name != "own models")
     phases = ("clients, messages", "scoring", *(["opening"] if name != "own models" else []))
     assert all(phase in said for phase in phases)
@@ -114,7 +116,14 @@ def test_processes_are_repeated_by_a_line_for_each_role(folders, tmp_path):
         done = CliRunner().invoke(main, words)
         lacks = any(part in done.output for part in ("consortium/ca.crt", "FOLDER"))
         assert (done.exit_code, lacks) == (2, True), (line, done.output)
-    assert all(line in text_of(run_page(record)) for line in (roles["server"], roles["each site"]))
+    said = text_of(run_page(record))
+    assert all(line in said for line in (roles["server"], roles["each site"]))
+    assert "all have one model" in said
+    own = config.model_copy(update={"algorithm": read_run(folders["own models"]).config.algorithm})
+    said = text_of(run_page(replace(record, config=own)))
+    assert "of the worst client: of sites' scores the mean alone is known" in said.replace(
+        "&#39;", "'"
+    )
 
 
 def test_a_best_round_before_the_last_is_one_sentence(folders):
