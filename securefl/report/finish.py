@@ -1,6 +1,6 @@
 """Pictures, the report and the page on privacy that a run leaves in its folder at its end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from securefl.errors import RunFolderError
@@ -44,8 +44,12 @@ def pictures(record: RunRecord) -> dict[str, bytes]:
     return found
 
 
-def write_report(record: RunRecord, out: Path | None = None) -> Path:
+def write_report(
+    record: RunRecord, out: Path | None = None, drawn: Mapping[str, bytes] | None = None
+) -> Path:
     """Write the report of a run, into its folder where `out` is None; returns the file.
+
+    `drawn` has the pictures by name, where they were just drawn.
 
     Raises:
         RunFolderError: no round is complete, a file is damaged, or none can be written.
@@ -57,7 +61,7 @@ def write_report(record: RunRecord, out: Path | None = None) -> Path:
         way = way_on(record.path)
         raise RunFolderError(f"{record.path}: no round is complete; go on with {way}")
     path = out or record.path / REPORT
-    write_atomically(path, run_page(record).encode())
+    write_atomically(path, run_page(record, drawn).encode())
     return path
 
 
@@ -75,6 +79,6 @@ def at_end(config: Config) -> AtEnd:
         for name, picture in drawn.items():
             folder.note_picture(name, picture)
         if drawn and record.metrics:  # it shows them
-            write_report(record)
+            write_report(record, drawn=drawn)
 
     return leave

@@ -2,16 +2,15 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, MEBIBYTE, SERVER, Ledger
 from securefl.federation.opening import Opening
-from securefl.io.files import read_bounded
 from securefl.io.html import PageTable, Picture, rendered
-from securefl.metrics.by_name import SHARES, heading, shown, shown_compared, title, worst_of
+from securefl.metrics.by_name import heading, shown, shown_compared, title, worst_of
 from securefl.privacy.history import History
 from securefl.report.census import clients, clients_said, rounds_counted, times_selected
 from securefl.report.key_tallies import key_tallies
@@ -28,7 +27,6 @@ from securefl.runs.folder_files import (
     OPENINGS,
     SCORE,
     TRAFFIC,
-    read_soundly,
 )
 from securefl.runs.folder_reader import RunRecord, read_rows, unopened, untold
 from securefl.runs.folder_writer import RunFolder
@@ -37,7 +35,6 @@ from securefl.runs.session import read_environment
 from securefl.settings.load import flat
 
 TEMPLATE = "report/run.html.jinja"
-MAX_PICTURE_BYTES = 2**22
 TO_AN_OFFICER: dict[Shows, str] = {
     Shows.KEYS: "keys of its own from each client, which open nothing without others' answers",
     Shows.TOTAL: "no value: it answers with a sum of keys",
@@ -56,8 +53,13 @@ class PageSection:
     tables: Sequence[PageTable] = ()
 
 
-def run_page(record: RunRecord) -> str:
+def run_page(record: RunRecord, drawn: Mapping[str, bytes] | None = None) -> str:
     """Return the report of a run with at least one complete round.
+
+    Args:
+        record: the run.
+        drawn: its pictures by name, of whoever has just drawn them. Those in its folder may be
+            anybody's, and are not read.
 
     Raises:
         RunFolderError: a file of its folder is damaged.
@@ -67,7 +69,7 @@ def run_page(record: RunRecord) -> str:
         title=record.config.name,
         runs=1,
         in_short=list(_in_short(record)),
-        sections=[section for section in _sections(record) if section is not None],
+        sections=[section for section in _sections(record, drawn or {}) if section is not None],
     )
 
 
@@ -87,15 +89,15 @@ def comparison_page(records: Mapping[str, RunRecord]) -> str:
     )
 
 
-def _sections(record: RunRecord) -> Iterator[PageSection | None]:
-    yield _curves(record)
+def _sections(record: RunRecord, drawn: Mapping[str, bytes]) -> Iterator[PageSection | None]:
+    yield _curves(record, drawn)
     if record.unlisted:
         words = f"{record.unlisted[:1].upper()}{record.unlisted[1:]}. Put a copy of {LEDGER} back."
         yield PageSection("Who took part, and could read what", [words])
     else:
         yield _who_took_part(record)
         yield _who_could_read(record)
-        yield _traffic(record)
+        yield _traffic(record, drawn)
     yield _keys(record)
     yield _privacy(record)
     yield _time(record)
@@ -134,19 +136,10 @@ def _ends(metrics: Mapping[str, Sequence[RoundMetrics]]) -> str:
     )
 
 
-def _drawn(record: RunRecord, name: str, draw: Callable[[], bytes]) -> bytes:
-    """Return a picture that the run has left at its end, or draw it."""
-    path = record.path / name
-    if not path.is_file():
-        return draw()
-    with read_soundly(path):
-        return read_bounded(path, MAX_PICTURE_BYTES)
-
-
-def _curves(record: RunRecord) -> PageSection:
+def _curves(record: RunRecord, drawn: Mapping[str, bytes]) -> PageSection:
     metrics = {record.config.name: record.metrics}
-    kept = ACCURACY if {m.metric for m in record.metrics} <= SHARES else SCORE
-    curves = _drawn(record, kept, lambda: score_plot(metrics))
+    of_this_run = [drawn[name] for name in (ACCURACY, SCORE) if name in drawn]
+    curves = of_this_run[0] if of_this_run else score_plot(metrics)
     pictures = [Picture("Score and loss by round", _ends(metrics), curves)]
     words, last = [], record.metrics[-1]
     scores = {n: of.score for n, of in last.clients.items() if not math.isnan(of.score)}
@@ -228,14 +221,14 @@ def _who_could_read(record: RunRecord) -> PageSection:
     )
 
 
-def _traffic(record: RunRecord) -> PageSection:
+def _traffic(record: RunRecord, drawn: Mapping[str, bytes]) -> PageSection:
     ledger = Ledger(list(record.ledger))
     sums = ledger.bytes_by_kind()
     sealed = {kind for kind, form in sums if form == "ciphertext"} - ledger.server_reads()
     opened = "Plaintext of a kind that clients seal is of opened totals, on their way back to all."
     rows = [(kind, form, f"{n / MEBIBYTE:,.2f}") for (kind, form), n in sums.items()]
     said = "; ".join(f"{kind}, {form}: {mib} MiB" for kind, form, mib in rows)
-    bars = _drawn(record, TRAFFIC, lambda: png(traffic_figure(record.ledger)))
+    bars = drawn[TRAFFIC] if TRAFFIC in drawn else png(traffic_figure(record.ledger))
     return PageSection(
         "Bytes",
         [opened] if any((kind, "plaintext") in sums for kind in sealed) else [],

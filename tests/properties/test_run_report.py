@@ -22,7 +22,7 @@ from securefl.federation.opening import Opening
 from securefl.report.census import clients, rounds_counted
 from securefl.report.repeated import commands_of_roles, repeated
 from securefl.report.run_page import comparison_page, run_page
-from securefl.runs.folder_files import INCIDENTS, LEDGER, METRICS, OPENINGS, REPORT
+from securefl.runs.folder_files import ACCURACY, INCIDENTS, LEDGER, METRICS, OPENINGS, REPORT
 from securefl.runs.folder_reader import read_rows, read_run, unopened, untold
 from securefl.runs.round_metrics import ClientScore
 from securefl.selection.round_participants import RoundParticipants
@@ -310,6 +310,9 @@ def test_the_commands_write_it(folders, tmp_path):
     assert left.replace(str(folders["sealed"]), str(run)) == run_page(read_run(run))
     found = CliRunner().invoke(report, [str(run)], catch_exceptions=False)
     assert found.output == f"Report: {run / REPORT}\n"
+    assert (run / REPORT).read_text() == run_page(read_run(run))
+    (run / ACCURACY).write_bytes(b"<svg onload=alert(1)>" * 200_000)  # it is not read
+    CliRunner().invoke(report, [str(run)], catch_exceptions=False)
     assert (run / REPORT).read_text() == run_page(read_run(run))
     both = [str(run), str(folders["private"])]
     options = ["--html", str(tmp_path / "both.html"), "--out", str(tmp_path / "p.png")]
