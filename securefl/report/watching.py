@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from securefl.errors import ConfigError
+from securefl.io.text import printable
 from securefl.metrics.by_name import heading
 from securefl.runs.frame import row
 from securefl.runs.progress import left
@@ -73,8 +74,9 @@ class FollowedRun:
             "MB sent so far": f"{sent / 1e6:,.1f}",
             **({} if of.n_clients is None else {"Clients in it": f"{of.n_clients:,}"}),
             "Clients refused": ", ".join(of.dropped) or "none",
+            **({} if of.epsilon is None else {"ε spent": f"{of.epsilon:.3g}"}),
         }
-        return found if of.epsilon is None else found | {"ε spent": f"{of.epsilon:.3g}"}
+        return {printable(name): printable(value) for name, value in found.items()}
 
 
 @contextmanager
@@ -140,7 +142,7 @@ def _page(watched: FollowedRun) -> str:
     """Return the page, filled without Jinja, which would be a fifth of what `watch` costs."""
     values = {
         "style": _text("style.css.jinja"),
-        "name": escape(watched.name),
+        "name": escape(printable(watched.name)),
         "rounds": str(watched.rounds),
         "nonce": secrets.token_hex(16),
     }

@@ -55,13 +55,22 @@ def test_it_gives_rounds_once_and_says_what_is_left(run):
         assert now == "Round 1 of 10, about 4 min left (now: scoring)"
         assert found["last"]["of these scoring"] == "0.50"
         assert not found["over"]
-        run.seen.append(replace(FIRST, round=2, loss=float("nan"), dropped=("north",), epsilon=1.5))
+        turned = "no\u202erth"  # a character that turns what follows round is not seen as such
+        run.seen.append(
+            replace(
+                replace(FIRST, round=2, loss=float("nan"), epsilon=1.5),
+                dropped=(turned,),
+                phases={f"phase {turned}": 1.0},
+                at=turned,
+            )
+        )
         run.ended = "the run has stopped"
         found = json.loads(answer(address, "rounds?after=1")[1])
         assert [of["round"] for of in found["rounds"]] == [2]
         assert "loss" not in found["rounds"][0]  # JSON has no NaN
         assert found["state"] == "Round 2 of 10: the run has stopped"
-        assert found["last"]["Clients refused"] == "north"
+        assert found["last"]["Clients refused"] == found["last"]["Ended at"] == r"no\u202erth"
+        assert found["last"][r"of these phase no\u202erth"] == "1.00"
         assert found["last"]["ε spent"] == "1.5"
         assert found["over"]
 
