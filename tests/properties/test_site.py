@@ -2,6 +2,7 @@
 
 import re
 import runpy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,26 @@ def test_the_reference_has_each_command_key_and_name(pages):
     assert not [k for k in keys if f"`{k}`" not in settings and f"`{k} = " not in settings]
     names = (pages / "reference/api.md").read_text()
     assert names.count("\n::: ") == len(securefl.__all__)
+
+
+def test_the_reference_has_what_pages_import(pages):
+    """Each name of `from securefl.module import name` in a block of a page, notebooks aside."""
+    reference = (pages / "reference/own-choices.md").read_text()
+    sections = re.findall(
+        r"^::: (\S+)(?:\n +options: .*members: \[(.*?)\])?", reference, re.MULTILINE
+    )
+    known = {f"{of}.{name}" if name else of for of, names in sections for name in names.split(", ")}
+    for module, _, name in (place.rpartition(".") for place in known):
+        assert hasattr(import_module(module), name)
+    imported = set()
+    for page in pages.rglob("*.md"):
+        if page.parent.name not in {"notebooks", "results"}:
+            lines = re.findall(
+                r"^from (securefl\.\S+) import (.+)$", page.read_text(), re.MULTILINE
+            )
+            imported |= {f"{module}.{name}" for module, of in lines for name in of.split(", ")}
+    assert len(imported) > 4
+    assert imported <= known
 
 
 @pytest.mark.parametrize(
