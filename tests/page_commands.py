@@ -99,7 +99,7 @@ NOT_HERE = {
     ),
     r": python benchmarks/engines\.py --jobs ray ": (
         "Ray",
-        "a cluster takes seconds to start; test_ray.py has one",
+        "long: over half a minute of CPU with --small --repeats 1; test_ray.py has the engine",
     ),
     r": (RAY_ADDRESS=\S+ .*|ray start .*)": ("cluster", "several machines"),
     r": (python benchmarks/peers/compare\.py|make peers)": (
@@ -120,7 +120,7 @@ NOT_HERE = {
     ),
     r": python benchmarks/pages\.py": (
         "CPU",
-        "six runs and their followers, a process each; test_watch.py and test_run_report.py have one",
+        "long: half a minute of CPU with two rounds a run; test_watch.py and test_run_report.py",
     ),
     r": nvflare ": ("NVIDIA FLARE", "it has an environment of its own: make nvflare"),
     r": apt-get ": ("apt-get", "it fetches from the network"),
@@ -135,7 +135,8 @@ NOT_HERE = {
     r": sbatch ": ("Slurm", "a cluster"),
     r": (tensorboard|mlflow) ": ("pip install", "another program, which stays until Ctrl-C"),
 }
-"""Need of a command that this machine lacks, in a word that its page has, and why it is not run."""
+"""Need of a command that this machine or the suite's time lacks, in a word that its page has, and
+why it is not run."""
 
 
 def found(table, page, command):
