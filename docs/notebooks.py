@@ -1,6 +1,7 @@
 """Run the notebooks' cells in this process, and write what they show into the files.
 
     python docs/notebooks.py          # all, or those that are named: python docs/notebooks.py cures
+    python docs/notebooks.py --times  # prints the table of docs/results/notebooks.md, alone
 
 A cell's printed lines, the value of its last expression (unless a semicolon ends it) and its
 figures are its outputs, as in Jupyter, which is not needed. Cells write into an empty folder.
@@ -8,6 +9,7 @@ figures are its outputs, as in Jupyter, which is not needed. Cells write into an
 
 from __future__ import annotations
 
+import argparse
 import ast
 import base64
 import contextlib
@@ -15,8 +17,10 @@ import hashlib
 import io
 import json
 import os
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -115,10 +119,40 @@ def _shown(value: Any) -> dict[str, list[str]]:
     return shown | ({"text/html": html().splitlines(keepends=True)} if html else {})
 
 
-def main(names: list[str]) -> None:
-    """Run notebooks by name, all without any, and write their outputs."""
-    paths = [NOTEBOOKS / f"{name}.ipynb" for name in names] or sorted(NOTEBOOKS.glob("*.ipynb"))
+def timed(path: Path) -> tuple[float, float]:
+    """Return seconds, and of those of CPU, that a notebook takes in a process of its own.
+
+    Raises:
+        ChildProcessError: a cell fails.
+    """
+    run = "import notebooks as of, sys; of.run_cells(of.read(of.Path(sys.argv[1])))"
+    begun = time.perf_counter()
+    process = subprocess.Popen(  # noqa: S603  (our own cells)
+        [sys.executable, "-c", run, path], cwd=Path(__file__).parent
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise ChildProcessError(f"{path}: a cell fails")
+    return time.perf_counter() - begun, used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    """Run notebooks by name, all without any, and write their outputs or their times."""
+    parser = argparse.ArgumentParser(description="Run the notebooks.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of a notebook; all where absent")
+    parser.add_argument("--times", action="store_true", help="print seconds, and write nothing")
+    given = parser.parse_args()
+    named = [NOTEBOOKS / f"{name}.ipynb" for name in given.names]
+    paths = named or sorted(NOTEBOOKS.glob("*.ipynb"))
+    if given.times:
+        sys.stdout.write("| notebook | s | s of CPU |\n|---|--:|--:|\n")
     for path in paths:
+        if given.times:
+            wall_s, cpu_s = timed(path)
+            sys.stdout.write(f"| {path.stem} | {wall_s:.0f} | {cpu_s:.0f} |\n")
+            sys.stdout.flush()
+            continue
         notebook = read(path)
         run_cells(notebook)
         path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
@@ -126,4 +160,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

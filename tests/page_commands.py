@@ -64,6 +64,7 @@ RUN_BY = {
     r"^docs/own-data\.md: securefl site review ": "forbidden/test_approval.py::test_what_is_approved_is_what_was_shown",
     r"^docs/own-data\.md: securefl evaluate ": HOSPITALS,
     r": securefl nvflare export ": "oracles/test_nvflare.py::test_a_job_holds_digests_and_no_secret",
+    r": OMP_NUM_THREADS=1 python docs/notebooks\.py --times": "properties/test_notebooks.py::test_they_run_from_top_to_bottom",
     r": python docs/gallery\.py ": "properties/test_gallery.py::test_each_command_makes_its_picture",
     # Data sets' files are others': tests make some in the same form.
     r": securefl run --dataset tcga-brca ": "properties/test_survival_data.py::test_breast_cancer_is_divided_as_flamby_divides_it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import runpy
 from itertools import pairwise
 from pathlib import Path
@@ -42,6 +43,28 @@ def test_a_notebook_is_small_and_its_outputs_are_of_its_code(path):
         assert (before["cell_type"], cell["cell_type"]) != ("code", "code")
     shown = [out for cell in NOTEBOOKS["code_cells"](notebook) for out in cell["outputs"]]
     assert any("image/png" in out.get("data", {}) for out in shown)
+
+
+BUSY = """
+import os, time
+if os.fork():
+    os.wait()
+else:
+    while time.process_time() < 2:
+        pass
+    os._exit(0)
+"""
+
+
+def test_a_notebook_is_timed_with_the_processes_that_it_starts(tmp_path):
+    path = tmp_path / "busy.ipynb"
+    path.write_text(
+        json.dumps({"cells": [{"cell_type": "code", "source": [BUSY]}], "metadata": {}})
+    )
+    before = path.read_text()
+    wall_s, cpu_s = NOTEBOOKS["timed"](path)
+    assert min(wall_s, cpu_s) >= 2
+    assert path.read_text() == before
 
 
 @pytest.fixture(scope="module")
