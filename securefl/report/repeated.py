@@ -19,12 +19,18 @@ def repeated(record: RunRecord) -> str:
     config, folder = record.config, RunFolder(record.path)
     if folder.is_over_processes():
         if folder.server_start() is None:
-            return "Its clients are processes of NVIDIA FLARE: submit the job that it had again."
+            return (
+                "Its clients are processes, and not of `securefl server serve`: where NVIDIA FLARE "
+                "ran it, submit its job again."
+            )
         return f"The same again: a process each, with a copy of {CONFIG} where it runs."
     if folder.has_own_task() and config.samples is None:
         allowed = "".join(f"`securefl.allow_code({name!r})`, " for name in own_code(config))
         call = f"securefl.run(securefl.load_config({str(record.path / CONFIG)!r}), task)"
         return f"The same again, with the task that it was given: {allowed}`{call}`."
+    of_a_script = [name for name in own_code(config) if name.startswith("__main__:")]
+    if of_a_script:
+        return f"The same again: by the script that began it, which has `{of_a_script[0]}`."
     file = shlex.quote(str(record.path / CONFIG))
     command = " ".join([_securefl(config), "run", file, *_of_sites(config), OUT])
     return " ".join([f"The same again: `{command}`.", *_notes(config)])

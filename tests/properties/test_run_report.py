@@ -94,6 +94,9 @@ def test_own_code_and_keys_are_part_of_what_repeats_it(folders):
     name = f"{__name__}:Mine"
     own = replace(record, config=record.config.with_choices([Mine()]))
     assert f"`securefl --code {name} run {record.path}/config.json " in repeated(own)
+    of_a_script = type("Mine", (FedProx,), {"__module__": "__main__", "__annotations__": {}})
+    script = replace(record, config=record.config.with_choices([of_a_script()]))
+    assert repeated(script).endswith("by the script that began it, which has `__main__:Mine`.")
     assert "add `--keys FOLDER`" in repeated(record)
     assert "--keys" not in repeated(read_run(folders["own models"]))
 
