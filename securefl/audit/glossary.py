@@ -49,7 +49,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "σ": "Standard deviation: of a column of readings, in which errors of rebuilt rows are, or "
         "of noise.",
         "SSIM": "Structural similarity of two pictures: 1 where they are the same.",
-        "total": "Sum over the clients, which is decrypted; of single clients only scores are.",
+        "total": "Sum over the clients, which is decrypted; of single clients nothing is, but "
+        "scores of profiles in a run that has them.",
         "trial": "A run of the audit's own, with other clients or other settings than this run.",
         "TPR": "True positive rate: share of training records that an attack recognises.",
     }

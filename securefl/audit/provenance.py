@@ -42,6 +42,10 @@ UNPROVEN = "of the files given to this audit; no record shows that they are the 
 NO_DATA = "no data were given to this audit"
 """Reason why an audit of logs alone knows and measures nothing of records."""
 BY_NAME = "by name only: nothing in the folder shows that this key took part"
+OF_LATER_KEYS = (
+    "by name only: the run is of an earlier epoch than --keys; a bundle of that epoch shows "
+    "whether its keys are this consortium's"
+)
 """Words in the place of a certificate's state, of a run that names no key of the consortium."""
 
 
@@ -70,13 +74,14 @@ class Party:
     """SHA-256 of its public identity key, as SubjectPublicKeyInfo; empty where none is known."""
     revoked: str = ""
     """Time at which the consortium took it out, UTC; empty where it did not."""
-    by_name: bool = False
-    """True where the run's folder has no key of the consortium that gave the certificate."""
+    by_name: str = ""
+    """Reason why the run's folder does not show that the consortium that gave the certificate is
+    the run's; empty where its key is the run's."""
 
     def state(self, began: str, ended: str) -> str:
         """Return in words whether the certificate was good during a run of these times."""
         if self.by_name:
-            return BY_NAME
+            return self.by_name
         if self.revoked:
             when = "before the run ended" if self.revoked <= ended else "after the run"
             return f"revoked on {self.revoked}, {when}"
@@ -501,7 +506,9 @@ def _parties(
         )
     # Members in force come last, and count: a name that was revoked may have joined again.
     shown = {*used, *(session.get("key_id") for session in sessions)}
-    by_name = not (by.key_id and by.key_id in shown)
+    by_name = BY_NAME if not used or by.epoch <= max(used.values()) else OF_LATER_KEYS
+    if by.key_id and by.key_id in shown:
+        by_name = ""
     known = [replace(member, by_name=by_name) for member in by.members]
     by_age = sorted(known, key=lambda member: not member.revoked)
     members = {(member.name, member.role): member for member in by_age}

@@ -20,6 +20,7 @@ from securefl.audit.encryption.opened import answered_again
 from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.provenance import (
     BY_NAME,
+    OF_LATER_KEYS,
     Auditor,
     ConsortiumFiles,
     Party,
@@ -463,7 +464,7 @@ def test_certificates_and_policy_of_the_audit_are_not_taken_for_the_runs(sealed)
         f"{n} openings of the run"
     )
     state, said = found("ef" * 32, min_contributions=5)
-    assert state == BY_NAME
+    assert state == OF_LATER_KEYS
     assert f"this policy would refuse {n} of {n} openings, first round 1, " in said
     assert ": 3 contributions, at least 5 (" in said
     _, said = found(mine.key_id, rules=(OpeningRule("update/*"),))

@@ -51,6 +51,7 @@ def wrongly_opened(
     yield from _of_too_few(opened, least)
     yield from _too_often(opened, log.sessions)
     yield from _strangers(opened, ledger)
+    yield from _at_odds(opened, ledger)
     planned = planned_sums(expected)
     for entry in ledger:
         about = entry.name, entry.n_values
@@ -109,6 +110,23 @@ def _strangers(opened: Sequence[Opening], ledger: Sequence[Entry]) -> Iterator[L
             continue
         if strangers := [s for s in o.signers if (o.round, o.name, s) not in sent]:
             why = f"opened with {', '.join(strangers):.100}, of whom no message is written down"
+            yield Leak(o.round, o.name, _WHO, why)
+
+
+def _at_odds(opened: Sequence[Opening], ledger: Sequence[Entry]) -> Iterator[Leak]:
+    """Yield totals whose row says other numbers than its own list or the answer's message."""
+    answers = defaultdict[tuple[int, str], set[int]](set)
+    for entry in ledger:
+        if entry.sender == AUTHORITY:
+            answers[entry.round, entry.name].add(entry.n_values)
+    for o in opened:
+        if o.name == SCORE:
+            continue
+        if o.n_clients != len(set(o.signers)):
+            why = f"its row counts {o.n_clients} clients, and lists {len(set(o.signers))}"
+            yield Leak(o.round, o.name, _WHO, why)
+        if (sent := answers.get((o.round, o.name))) and o.n_values not in sent:
+            why = f"its row has {o.n_values} values, and the message {min(sent)}"
             yield Leak(o.round, o.name, _WHO, why)
 
 

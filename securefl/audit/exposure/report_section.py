@@ -34,6 +34,10 @@ _CARDS = (
     "them on and learns nothing from them; the authority, or enough officers, can make all keys of "
     "these messages, and is not sent the messages."
 )
+_BESIDE_ROUNDS = (
+    "Models that clients are sent beside a round's beginning have no row in the ledger: to be "
+    "scored, the final one among them, or again after a lost connection."
+)
 _NOT_LOOKED_FOR = (
     "A ciphertext's noise, the nonce of its key and the times of messages could carry something "
     "that is not looked for here; nor is anything that a changed program sends past the ledger."
@@ -71,6 +75,7 @@ def exposure_section(
             *(_played(inspected) if inspected else (_NOT_PLAYED,)),
             _LYING,
             *([_CARDS] if any(entry.kind is Kind.CARDS for entry in ledger) else []),
+            _BESIDE_ROUNDS,
             _NOT_SEEN_OUTSIDE,
             _NOT_LOOKED_FOR,
         ),
