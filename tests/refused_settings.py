@@ -656,8 +656,13 @@ WRONG = {
     "cfcfm": Wrong(
         ("selection.name=cfcfm",),
         'selection.name = "cfcfm"',
-        "takes the first clients to submit, and without devices none is faster",
+        "goes by the time that each client takes, and without devices none is faster",
         "set devices.preset, or the devices' speeds",
+    ),
+    "no such answer": Wrong(
+        ("selection.name=__main__:Asking",),
+        "selection.name = \"__main__:Asking\" asks clients for 'loss'",
+        "names no other answers than 'selection/size', 'selection/loss', 'profile'",
     ),
     "nothing encrypted": Wrong(
         (
