@@ -593,6 +593,18 @@ def refusal(*settings):
     return str(refused.value)
 
 
+@pytest.mark.parametrize("engine", ["vectorised", "sequential"])
+def test_a_tensor_that_there_is_none_of_is_refused(module, engine):
+    """A layer that should stay would travel else, and control would be left out in silence."""
+    typo = NORMALISATION.replace("local=frozenset(", 'local={"2.wieght"} | frozenset(')
+    said = r"RoundNorm\.local names 2\.wieght, and the model has no such .* 1\.weight, 3\.bias, 3\."
+    with pytest.raises(ConfigError, match=said):
+        run(f"algorithm.name={module(typo)}:LastLayerLocal", f"run.engine={engine}")
+    extra = SOLVER.replace(", {}, {})", ", trained(self.start), {})")
+    with pytest.raises(ConfigError, match=r"End\.control names 0\.bias, .* declares nothing"):
+        run(f"solver.name={module(extra)}:Proximal", f"run.engine={engine}")
+
+
 def test_a_key_without_a_default_must_be_given(module):
     name = f"solver.name={module(SOLVER.replace('mu: float = 0.01', 'mu: float'))}:Proximal"
     assert refusal(name) == "solver.mu: is missing, and has no default: write solver.mu = value"
