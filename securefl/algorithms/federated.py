@@ -121,7 +121,8 @@ class Federated:
             start = _start(state, work, travelling)
             sgd = _sgd(start, {**work.client_state.momentum, **travelling.get(Kind.MOMENTUM, {})})
             end = self._local_steps(start, sgd, norm.first_step(model, exchange, pooled))
-            _require_control(end, start)
+            if end.control.keys() - start.control.keys():
+                raise _undeclared(end, start)
             beside, policy = followed()
         after, buffers = averaged_tensors(model), _buffers(start, sgd)
         carried = travelling.get(Kind.STATISTICS, {})
@@ -205,14 +206,14 @@ def _require_local(norm: RoundNorm, state: State, model: nn.Module) -> None:
         )
 
 
-def _require_control(end: End, start: Start) -> None:
-    """Raise ConfigError for control of other names than a solver's `control` has declared."""
+def _undeclared(end: End, start: Start) -> ConfigError:
+    """Return the error on control of other names than a solver's `control` has declared."""
     known = start.control.keys()
-    if strangers := sorted(end.control.keys() - known):
-        raise ConfigError(
-            f"End.control names {_listed(strangers)}, and the solver's control() declares "
-            f"{_listed(sorted(known)) or 'nothing'}: what is not declared there does not travel"
-        )
+    return ConfigError(
+        f"End.control names {_listed(sorted(end.control.keys() - known))}, and the solver's "
+        f"control() declares {_listed(sorted(known)) or 'nothing'}: what is not declared there "
+        "does not travel"
+    )
 
 
 def _listed(names: list[str]) -> str:
