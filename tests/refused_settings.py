@@ -74,6 +74,12 @@ WRONG = {
     "above a range": Wrong(
         ("train.momentum=1.0",), "train.momentum = 1.0", "input should be less than 1"
     ),
+    "one of a list": Wrong(
+        ("train.lr_drops=[2,1]",), "train.lr_drops = 2: ", "less than 1", "train.lr_drops = 1: "
+    ),
+    "one of a list of texts": Wrong(
+        ("data.names=[1]",), "data.names = 1", "must be text, write it in quotes"
+    ),
     "no number": Wrong(("train.lr=fast",), "train.lr = 'fast'", "input should be a valid number"),
     "no whole number": Wrong(
         ("data.clients=2.5",), "data.clients = 2.5", "input should be a valid integer"
