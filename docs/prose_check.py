@@ -26,10 +26,10 @@ WORD = re.compile(r"[A-Z][a-z]+\b")
 """First word of a function's docstring: a symbol or an abbreviation is no verb."""
 NO_NOUN = re.compile(
     r"(Adds|Applies|Asks|Builds|Calls|Carries|Checks|Does|Gives|Has|Holds|Is|Keeps|Knows|Lets"
-    r"|Leaves|Makes|Opens|Puts|Reads|Returns|Runs|Says|Seals|Sends|Sets|Shows|Takes|Tells|Trains"
-    r"|Turns|Writes|Yields)\b"
+    r"|Leaves|Makes|Opens|Puts|Reads|Returns|Runs|Says|Seals|Selects|Sends|Sets|Shows|Takes|Tells"
+    r"|Trains|Turns|Under|Writes|Yields)\b|(Each|No) [a-z]+ [a-z]+s\b"
 )
-"""First words of a sentence without its subject, which names no class."""
+"""Beginnings of a sentence, which names no class."""
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Assignment = ast.Assign | ast.AnnAssign

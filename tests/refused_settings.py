@@ -74,6 +74,12 @@ WRONG = {
     "above a range": Wrong(
         ("train.momentum=1.0",), "train.momentum = 1.0", "input should be less than 1"
     ),
+    "one of a list": Wrong(
+        ("train.lr_drops=[2,1]",), "train.lr_drops = 2: ", "less than 1", "train.lr_drops = 1: "
+    ),
+    "one of a list of texts": Wrong(
+        ("data.names=[1]",), "data.names = 1", "must be text, write it in quotes"
+    ),
     "no number": Wrong(("train.lr=fast",), "train.lr = 'fast'", "input should be a valid number"),
     "no whole number": Wrong(
         ("data.clients=2.5",), "data.clients = 2.5", "input should be a valid integer"
@@ -656,8 +662,13 @@ WRONG = {
     "cfcfm": Wrong(
         ("selection.name=cfcfm",),
         'selection.name = "cfcfm"',
-        "takes the first clients to submit, and without devices none is faster",
+        "goes by the time that each client takes, and without devices none is faster",
         "set devices.preset, or the devices' speeds",
+    ),
+    "no such answer": Wrong(
+        ("selection.name=__main__:Asking",),
+        "selection.name = \"__main__:Asking\" asks clients for 'loss'",
+        "names no other answers than 'selection/size', 'selection/loss', 'profile'",
     ),
     "nothing encrypted": Wrong(
         (

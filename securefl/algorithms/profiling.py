@@ -24,7 +24,7 @@ _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Under what all clients of a round profile their data."""
+    """The model and the layer by which all clients of a round profile their data."""
 
     model: nn.Module
     """With the global tensors loaded."""

@@ -87,7 +87,7 @@ class LiteralFnr(WeakestClients):
 
 
 class AtServer(OnPublicSamples):
-    """No client is refined: the server trains the average on the public samples."""
+    """Training of the average by the server on the public samples; clients are not refined."""
 
     name: Literal["server"] = "server"
 

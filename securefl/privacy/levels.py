@@ -41,7 +41,7 @@ class NoisyLevel(PrivacyChoice):
         read = {"sigma", "clip", "clipping", "delta", "budget", "noise"}
         if self.clipping == "adaptive":
             read.add("quantile")
-        if config.selection.profiles:
+        if config.selection.asks_for_profiles:
             read.add("statistics_sigma")
         return frozenset(read)
 
@@ -117,7 +117,7 @@ class OfRecords(NoisyLevel):
         if config.algorithm.releases_statistics:
             read |= {"dropouts", "colluders", "warm_up", "statistics_sigma", "statistics_clip"}
             read |= set() if self.warm_up else {"releases"}
-        if config.selection.profiles:
+        if config.selection.asks_for_profiles:
             read.add("statistics_clip")
         return super().reads(config) | read
 
@@ -274,7 +274,7 @@ class OfClients(NoisyLevel):
         """See `PrivacyChoice`."""
         read = {"dropouts", "colluders"}
         read |= {"statistics_clip"} if config.fnr.refines else set()
-        read |= {"score_clip"} if config.selection.profiles else set()
+        read |= {"score_clip"} if config.selection.asks_for_profiles else set()
         return super().reads(config) | read
 
     def clashes(self, config: Config) -> Iterator[str]:

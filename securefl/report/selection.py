@@ -16,7 +16,7 @@ from securefl.report.census import (
 )
 from securefl.runs.folder_reader import RunRecord
 from securefl.selection.selector import Selector, Standing
-from securefl.types import Kind
+from securefl.types import PROFILE, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def quality_lines(record: RunRecord) -> list[QualityLine]:
 
 def _scores(record: RunRecord, divergence: dict[str, float]) -> dict[str, float]:
     table = record.config.selection
-    if not isinstance(table, Selector) or not table.profiles:
+    if not isinstance(table, Selector) or PROFILE not in table.asks:
         return {}
     if not table.asks_for_profiles:
         recorded: dict[str, float] = {}

@@ -6,7 +6,6 @@ were; without that compensation, the fastest devices would be the whole federati
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.selection.selector import Selector, Standing
@@ -15,22 +14,12 @@ from securefl.settings.axes import DrawnSelector
 if TYPE_CHECKING:
     import torch
 
-    from securefl.settings.tables import Config
-
 
 class Cfcfm(DrawnSelector, Selector):
     """Clients in the order of submission, which is that of their round time; nothing is drawn."""
 
     name: Literal["cfcfm"] = "cfcfm"
     needs_devices: ClassVar[bool] = True
-
-    def clashes(self, config: Config) -> Iterator[str]:
-        """See `Choice.clashes`."""
-        if config.devices.specification is None:
-            yield (
-                f'selection.name = "{self.name}" takes the first clients to submit, and without '
-                "devices none is faster: set devices.preset, or the devices' speeds"
-            )
 
     def select(self, standing: Standing, n: int, rng: torch.Generator) -> tuple[str, ...]:
         """See `Selector.select`; it goes by `time_s` and `rounds_waited`."""

@@ -13,7 +13,7 @@ from securefl.selection.selector import Selects, Standing
 @final
 @dataclass(frozen=True, slots=True)
 class FairnessFloor:
-    """Selects clients that have waited `rounds` rounds first, the longest waiting before others.
+    """A selector around which clients that have waited `rounds` rounds come first, longest first.
 
     The selector fills what is left of the round. Of N clients that can all be selected, n a round,
     none waits longer than rounds + ⌈N / n⌉.

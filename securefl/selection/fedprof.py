@@ -42,17 +42,12 @@ class FedProf(Replaceable, Selector):
     """In the place of `alpha`, by client: `{client-3 = 25.0}`."""
     layer: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """The layer that is profiled; where absent the first dense one, or the last block."""
-    profiles: ClassVar[bool] = True
-
-    @property
-    def asks_for_profiles(self) -> bool:
-        """See `SelectorChoice`; Theorem 1 draws by data share."""
-        return self.alpha != THEOREM_1
+    asks: ClassVar[tuple[str, ...]] = (PROFILE,)
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """See `SelectorChoice`."""
-        return (PROFILE,) if self.asks_for_profiles else (SIZE,)
+        """See `SelectorChoice`; Theorem 1 draws by data share."""
+        return (SIZE,) if self.alpha == THEOREM_1 else self.asks
 
     @property
     def tells(self) -> str:

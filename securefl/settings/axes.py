@@ -176,15 +176,16 @@ class SelectorChoice(OpenChoice):
     """A round has some of the clients."""
     needs_devices: ClassVar[bool] = False
     """True where the time of simulated devices counts."""
-    profiles: ClassVar[bool] = False
-    """True where profiles of the model on clients' data count, if its keys do not say otherwise."""
     asks: ClassVar[tuple[str, ...]] = ()
+    """Names of the answers that it needs of each client, if its keys do not say otherwise:
+    `selection/size` (its number of samples), `selection/loss` (its mean loss of the global model),
+    `profile`."""
     told: ClassVar[str] = ""
     """The answers' name in messages, where clients tell numbers in the clear."""
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Names of the answers that it needs of each client."""
+        """Names of the answers that it needs of each client, with its keys as they are."""
         return self.asks
 
     @property

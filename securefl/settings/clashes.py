@@ -10,12 +10,15 @@ from securefl.errors import ConfigError
 from securefl.settings.axes import NORMALISATIONS, SELECTORS
 from securefl.settings.reasons import shown
 from securefl.settings.table import Table
+from securefl.types import LOSS, PROFILE, SIZE
 
 if TYPE_CHECKING:
     from securefl.settings.tables import Config
 
 MAX_STEPS = 8000
 """Below the largest value that is sealed, 8192."""
+ANSWERS = SIZE, LOSS, PROFILE
+"""Names of the answers that a selector may ask of clients."""
 
 
 def public_reader(config: Config) -> str:
@@ -154,11 +157,23 @@ def _momentum(config: Config) -> Iterator[str]:
 
 def _selection(config: Config) -> Iterator[str]:
     selection, solver = config.selection, config.solver
-    if "profiles" in config.exchange.encrypt and not selection.profiles:
+    for name in selection.asked:
+        if name not in ANSWERS:
+            yield (
+                f'selection.name = "{selection.name}" asks clients for {shown(name)}: its `asks` '
+                f"names no other answers than {', '.join(map(repr, ANSWERS))}"
+            )
+    if selection.needs_devices and config.devices.specification is None:
+        yield (
+            f'selection.name = "{selection.name}" goes by the time that each client takes, and '
+            "without devices none is faster: set devices.preset, or the devices' speeds"
+        )
+    asks = {*selection.asks, *selection.asked}  # of which its keys may leave some out: its own rule
+    if "profiles" in config.exchange.encrypt and PROFILE not in asks:
         yield (
             f'exchange.encrypt = "profiles" with selection.name = "{selection.name}": no profile '
-            f"is sent; set selection.name = {SELECTORS.those(lambda kind: kind.profiles)}, or "
-            'leave "profiles" out'
+            f"is sent; set selection.name = {SELECTORS.those(lambda kind: PROFILE in kind.asks)}, "
+            'or leave "profiles" out'
         )
     if selection.counts_all and solver.server_half:
         yield (

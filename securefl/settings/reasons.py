@@ -50,9 +50,10 @@ def _first_causes(errors: Sequence[Any]) -> list[Any]:
 
 
 def _explained(model: type[BaseModel], error: Any, within: Sequence[str]) -> str:
-    place = [*within, *_keys_of(model, error["loc"])]
-    if place and isinstance(error["loc"][-1], int):  # one of a list, which no key names
-        place = place[:-1]
+    loc = error["loc"]
+    if loc and isinstance(loc[-1], int):  # one of a list, which no key names
+        loc = loc[:-1]
+    place = [*within, *_keys_of(model, loc)]
     key = ".".join(place) if place else "settings"
     if error["type"] == "extra_forbidden":
         return f"{key}: no such key{_suggestion(model, error['loc'], within)}"
@@ -66,7 +67,7 @@ def _explained(model: type[BaseModel], error: Any, within: Sequence[str]) -> str
     }
     if error["type"] in said:
         return said[error["type"]]
-    return _explained_value(key, error, is_one_kind=len(error["loc"]) > len(place) - len(within))
+    return _explained_value(key, error, is_one_kind=len(loc) > len(place) - len(within))
 
 
 def _explained_value(key: str, error: Any, *, is_one_kind: bool) -> str:

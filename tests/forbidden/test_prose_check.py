@@ -48,6 +48,7 @@ def test_what_keeps_the_rules_is_not_reported(tmp_path):
         ("Sums over clients.", f"{'Sums ' * 20}over clients.", "113 characters"),
         ("Bits of a digit.", "Of a digit.", "'Of'"),
         ("Server's side of a sum.", "Holds a sum.", "'Holds'"),
+        ("Server's side of a sum.", "Each server adds.", "'Each server adds'"),
         ("Add a message;", "A message more;", "'A'"),
         ("Add a message;", "Σ m;", "'Σ'"),
         ("The running total.", "How much it is.", "'How'"),

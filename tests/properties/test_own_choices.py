@@ -557,13 +557,52 @@ def test_a_selector_is_an_option_with_its_keys(module, tmp_path):
     assert read_config(tmp_path / "out").selection.n == 4
 
 
+def by(line, module):
+    """Settings of the selector with one more line in its class."""
+    text = SELECTOR.replace("    n: int = 3\n", f"    n: int = 3\n    {line}\n")
+    return f"selection.name={module(text)}:Turns"
+
+
+def test_a_selector_that_asks_for_profiles_needs_no_other_trait(module):
+    """Its profiles may be sealed, and their noise is a setting of both levels."""
+    near = by('asks = ("profile",)', module)
+    sealed = securefl.load_config(None, [near, 'exchange.encrypt=["statistics", "profiles"]'])
+    assert sealed.seals_scores
+    for level, own in (("record", "statistics_clip"), ("client", "score_clip")):
+        keys = f"privacy.level={level}", "privacy.records=99" if level == "record" else ""
+        noisy = (*BASE, *filter(None, keys), "algorithm.weights=uniform", f"privacy.{own}=0.2")
+        model = "model.norm=group" if level == "record" else "model.norm=batch"
+        config = securefl.load_config(None, [*noisy, model, near, "privacy.statistics_sigma=0.2"])
+        assert config.privacy.statistics_sigma == 0.2
+        with pytest.raises(ConfigError, match="statistics_sigma"):
+            securefl.load_config(None, [*noisy, model, "privacy.statistics_sigma=0.2"])
+
+
 # --- what is wrong with it, in words ---
+
+
+def test_a_selector_that_needs_devices_is_refused_without(module):
+    slow = by("needs_devices = True", module)
+    assert "none is faster: set devices.preset" in refusal(slow)
+    assert securefl.load_config(None, [slow, "devices.preset=emnist"]).selection.needs_devices
 
 
 def refusal(*settings):
     with pytest.raises(ConfigError) as refused:
         securefl.load_config(None, settings)
     return str(refused.value)
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "sequential"])
+def test_a_tensor_that_there_is_none_of_is_refused(module, engine):
+    """A layer that should stay would travel else, and control would be left out in silence."""
+    typo = NORMALISATION.replace("local=frozenset(", 'local={"2.wieght"} | frozenset(')
+    said = r"RoundNorm\.local names 2\.wieght, and the model has no such .* 1\.weight, 3\.bias, 3\."
+    with pytest.raises(ConfigError, match=said):
+        run(f"algorithm.name={module(typo)}:LastLayerLocal", f"run.engine={engine}")
+    extra = SOLVER.replace(", {}, {})", ", trained(self.start), {})")
+    with pytest.raises(ConfigError, match=r"End\.control names 0\.bias, .* declares nothing"):
+        run(f"solver.name={module(extra)}:Proximal", f"run.engine={engine}")
 
 
 def test_a_key_without_a_default_must_be_given(module):

@@ -26,6 +26,13 @@ def trace(frame, event, _argument):
 from securefl.errors import ConfigError
 from securefl.settings.data_set import require_run
 from securefl.settings.load import load_config
+from securefl.selection.selector import Selector
+
+class Asking(Selector):
+    asks = ("loss",)
+
+    def select(self, standing, n, rng):
+        return standing.clients[:n]
 
 found = {}
 for name, (path, settings) in json.load(sys.stdin).items():

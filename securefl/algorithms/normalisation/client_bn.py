@@ -35,7 +35,7 @@ class KeptBN(Normalisation):
 
 
 class FedBN(KeptBN):
-    """Each client keeps BN."""
+    """BN that stays at each client."""
 
     name: Literal["fedbn"] = "fedbn"
     kept: ClassVar[str] = "BN"
@@ -43,7 +43,7 @@ class FedBN(KeptBN):
 
 
 class SiloBN(KeptBN):
-    """Each client keeps BN's statistics."""
+    """BN statistics that stay at each client."""
 
     name: Literal["silobn"] = "silobn"
     kept: ClassVar[str] = "the BN statistics"
@@ -52,7 +52,7 @@ class SiloBN(KeptBN):
 
 
 class LocalAffine(KeptBN):
-    """Each client keeps γ and β."""
+    """γ and β that stay at each client."""
 
     name: Literal["local-affine"] = "local-affine"
     kept: ClassVar[str] = "γ and β"
@@ -60,7 +60,7 @@ class LocalAffine(KeptBN):
 
 
 class SingleNet(Normalisation):
-    """Each client keeps the whole model."""
+    """A whole model at each client."""
 
     name: Literal["singlenet"] = "singlenet"
     kept: ClassVar[str] = "the model"

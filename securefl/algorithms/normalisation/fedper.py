@@ -29,7 +29,7 @@ MOST_NAMES = 60
 
 
 class FedPer(Normalisation):
-    """Each client keeps some layers."""
+    """Layers that stay at each client."""
 
     name: Literal["fedper"] = "fedper"
     layers: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = ()
