@@ -17,6 +17,7 @@ from securefl.algorithms.solvers.solver import Start
 from securefl.errors import ConfigError
 from securefl.io import allowed_code
 from securefl.runs.folder_reader import read_config
+from securefl.settings.clashes import ANSWERS
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -132,6 +133,7 @@ def test_each_method_and_trait_of_its_tables_is_one():
     }
     assert traits == known.keys()
     assert all(hasattr(base, trait) for trait, base in known.items())
+    assert all(f'`"{answer}"`' in PAGE.read_text() for answer in ANSWERS)
 
 
 def test_a_file_that_was_allowed_is_refused_again_elsewhere():
