@@ -312,14 +312,18 @@ def tiny_task():
 
 
 @pytest.fixture
-def no_hang():
-    """Fail a test that takes more than a minute, where it would wait for ever."""
+def no_hang(request):
+    """Fail a test that takes more than a minute, where it would wait for ever.
+
+    A module's `HANGS_S` is in the minute's place, where processes take long to start.
+    """
+    seconds = getattr(request.module, "HANGS_S", 60)
 
     def give_up(number, frame):
-        raise TimeoutError("still waiting after a minute")
+        raise TimeoutError(f"still waiting after {seconds} seconds")
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, 60, 5)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 5)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)

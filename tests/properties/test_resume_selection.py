@@ -73,9 +73,9 @@ def test_a_resumed_run_selects_as_an_uninterrupted_one(tmp_path, settings, after
     securefl.run(config, task(), out=whole)
     stopped(halves, config, after)
     securefl.resume(halves, task())
-    for name in ("model.safetensors", "selections.jsonl"):
-        assert (whole / name).read_bytes() == (halves / name).read_bytes(), name
-    for name in ("metrics.jsonl", "ledger.jsonl"):
+    model = "model.safetensors"
+    assert (whole / model).read_bytes() == (halves / model).read_bytes()
+    for name in ("selections.jsonl", "metrics.jsonl", "ledger.jsonl"):
         one, other = (without_time(lines(folder / name)) for folder in (whole, halves))
         assert one == other
     assert len({json.dumps(row["selected"]) for row in lines(whole / "selections.jsonl")}) > 1
