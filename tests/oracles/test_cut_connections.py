@@ -159,7 +159,10 @@ def test_a_server_that_stops_waits_for_nobody_that_has_heard_all(monkeypatch, tm
     monkeypatch.setattr(securefl.network.resumable, "GRACE_S", 600.0)
     made = Site(tmp_path / "site", encrypt="none")
 
+    ends = []
+
     async def echo(link):
+        ends.append(link._stream)
         await link.send(Frame.MESSAGE, (await link.receive({Frame.MESSAGE: 100})).body)
         await link.ended()
 
@@ -170,7 +173,9 @@ def test_a_server_that_stops_waits_for_nobody_that_has_heard_all(monkeypatch, tm
         await alice.send(Frame.MESSAGE, b"one")
         await alice.receive({Frame.MESSAGE: 100})
         await alice.send(Frame.MESSAGE, b"two")  # which says that the answer was taken
-        await asyncio.sleep(0.2)
+        async with asyncio.timeout(20):
+            while ends[0]._kept:
+                await asyncio.sleep(0.01)
         end = alice._stream
         end._keeping.cancel()
         end._stream.close()
