@@ -40,9 +40,7 @@ def read_camelyon17(data: DataTable, _seed: int) -> Domains:
         ConfigError: as `load_camelyon17`.
         DataError: as `load_camelyon17`, or metadata.csv has another number of patches.
     """
-    n = len(_patches(_table(data.folder)))
-    check_sizes(data.folder, {"camelyon17": (n,)}, CAMELYON17_SIZES)
-    return load_camelyon17(data.folder, data.side, data.n_per_center)
+    return load_camelyon17(data.folder, data.side, data.n_per_center, CAMELYON17_SIZES)
 
 
 def camelyon17_families(data: DataTable) -> Mapping[str, str]:
@@ -117,7 +115,12 @@ def passed_over(root: str | Path) -> dict[str, int]:
     return dict(Counter(p.suffix.lower() for p in files if p.suffix.lower() not in SUFFIXES))
 
 
-def load_camelyon17(root: str | Path, side: int = 96, n_per_center: int | None = None) -> Domains:
+def load_camelyon17(
+    root: str | Path,
+    side: int = 96,
+    n_per_center: int | None = None,
+    sizes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> Domains:
     """Load patches of lymph nodes by hospital: "center-0" to "center-4", label 1 for a tumour.
 
     Args:
@@ -125,17 +128,21 @@ def load_camelyon17(root: str | Path, side: int = 96, n_per_center: int | None =
         side: the patches' new height and width in pixels; as files they have 96.
         n_per_center: so many patches of each hospital, evenly spaced over its lines in
             metadata.csv. All 456 000 would take 50 GB at 96 pixels.
+        sizes: number of patches in metadata.csv, by the data set's name; not compared without one.
 
     Raises:
         ConfigError: `side` or `n_per_center` is out of range.
-        DataError: metadata.csv or a patch is missing or damaged; the message says which.
+        DataError: metadata.csv or a patch is missing or damaged, or there are other patches than
+            `sizes` says; the message says which.
     """
     check_side(side)
     if n_per_center is not None and n_per_center < 1:
         raise ConfigError(f"n_per_center = {n_per_center}: must be at least 1, or None for all")
     table = _table(root)
+    patches = _patches(table)
+    check_sizes(root, {"camelyon17": (len(patches),)}, sizes)
     lines_of: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for center, patch, label in _patches(table):
+    for center, patch, label in patches:
         lines_of[center].append((patch, label))
     domains = {}
     for center, lines in sorted(lines_of.items()):
