@@ -346,15 +346,25 @@ def test_who_stays_away_has_the_rounds_pass(job, monkeypatch):
     assert loop.has_said("Round 4 waits 0.1 s for a quorum; away: carol")
 
 
-LATE_PAUSE_S = 1.0
-"""Before a client that has lost its connection comes again: longer than rounds wait below."""
+def comes_again_once_it_is_missed(loop, monkeypatch):
+    """Have a client that has lost its connection call again when a round says that it waits."""
+    connected, called = securefl.network.client.connected, set()
+
+    async def later(identity, *more):
+        if identity.name in called:
+            await loop.wait_for("waits as long as it takes")
+        called.add(identity.name)
+        return await connected(identity, *more)
+
+    monkeypatch.setattr(securefl.network.client, "connected", later)
 
 
 def test_a_round_may_wait_as_long_as_it_takes(job, monkeypatch):
     """The round in which one is lost passes; the next has waited for it, whatever wait_s says."""
-    monkeypatch.setattr(securefl.network.client, "PAUSE_S", LATE_PAUSE_S)
+    monkeypatch.setattr(securefl.network.client, "PAUSE_S", 0.02)
     here = job(*QUORUM, "sites.wait_s=0.1", "sites.late=wait")
     loop, lost = OnTask(here), []
+    comes_again_once_it_is_missed(loop, monkeypatch)
 
     def once():
         if not lost:
@@ -370,9 +380,10 @@ def test_a_round_may_wait_as_long_as_it_takes(job, monkeypatch):
 
 def test_a_reproducible_run_may_wait_for_all_as_long_as_it_takes(job, monkeypatch):
     """And ends as one that nobody has left."""
-    monkeypatch.setattr(securefl.network.client, "PAUSE_S", LATE_PAUSE_S)
+    monkeypatch.setattr(securefl.network.client, "PAUSE_S", 0.02)
     here = job(*KEEPING["control variates"], "sites.late=wait")
     loop = OnTask(here, joining_s=0.1)
+    comes_again_once_it_is_missed(loop, monkeypatch)
     say = loop.said.append
 
     def loses_her_connection(line):
