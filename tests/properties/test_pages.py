@@ -373,6 +373,12 @@ def clone(tmp_path, benchmark, monkeypatch):
     monkeypatch.setattr(job, "small", shallow)
     for name in [name for name, run in engines.items() if "workers" in run]:
         monkeypatch.delitem(engines, name)
+    sealing, part = benchmark("engine_sealing"), benchmark("engine_sealing").sealing_part
+
+    def in_process(sealed, settings, engines=sealing.WAYS):
+        return part(sealed, settings, {k: of for k, of in engines.items() if "workers" not in of})
+
+    monkeypatch.setattr(sealing, "sealing_part", in_process)
     monkeypatch.setattr(benchmark("engine_population"), "peak_mib_of", lambda *_: 100.0)
 
 
