@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import product
 from statistics import median
 from unittest import mock
 
@@ -22,6 +23,8 @@ FEW = (2, 5)
 """Numbers of clients."""
 STEPS = (1, 5)
 """Numbers of local steps."""
+SIZES = tuple(product(FEW, STEPS))
+"""Clients and local steps of each row."""
 WAYS = {
     "one after the other": ("sequential", True),
     "side by side, contiguous": ("vectorised", False),
@@ -46,12 +49,10 @@ class FewClients:
 def few_part(settings: Settings) -> Part:
     """Measure a row for each job, number of clients and number of steps."""
     results = list[FewClients]()
-    for large in JOBS:
-        for n_clients in FEW:
-            for n_steps in STEPS:
-                few = replace(large, n_clients=n_clients)
-                job = replace(settings.sized(few), local_steps=n_steps)
-                results.append(_measured(job, settings))
+    for large, (n_clients, n_steps) in product(JOBS, SIZES[:1] if settings.small else SIZES):
+        few = replace(large, n_clients=n_clients)
+        job = replace(settings.sized(few), local_steps=n_steps)
+        results.append(_measured(job, settings))
     grid = Grid(("job", *WAYS), [result.row() for result in results])
     return Part("Rounds of few clients", {"A round": grid}, results)
 

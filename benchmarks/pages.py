@@ -68,7 +68,8 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 def ended(process: subprocess.Popen[str], start: float) -> Cost:
     """Wait for the end of a process that was started then; return what it cost."""
     assert process.stdout
-    process.stdout.read()
+    with process.stdout:
+        process.stdout.read()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -111,14 +112,15 @@ def opened_s(page: Path, profile: Path) -> list[float]:
 @click.command()
 @click.option("--rounds", default=100, help="Of the runs that are watched.")
 @click.option("--long-rounds", default=500, help="Of the run whose report is opened.")
-def main(rounds: int, long_rounds: int) -> None:
+@click.option("--runs", default=len(WATCHED), help="So many of the runs are watched.")
+def main(rounds: int, long_rounds: int, runs: int) -> None:
     """Measure, and print the tables."""
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         rows = {
             name: watched(folder / f"watched-{number}", rounds, options)
-            for number, (name, options) in enumerate(WATCHED.items())
+            for number, (name, options) in enumerate([*WATCHED.items()][:runs])
         }
         begun = time.perf_counter()
         alone = ended(started("watch", str(folder / "watched-0"), "--once"), begun)

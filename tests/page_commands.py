@@ -15,6 +15,8 @@ MORE = {
     r"^(README|docs/results/.*)\.md: securefl run ": "--set run.rounds=2",
     r": securefl reproduce (?!.*--list)": "--seeds 1",
     r": python benchmarks/engines\.py ": "--small --repeats 1",
+    r": python benchmarks/gpu\.py ": "--device cpu --small --repeats 1",
+    r": python benchmarks/pages\.py": "--runs 1 --rounds 1 --long-rounds 1",
     r": python benchmarks/random_sums\.py ": "--sums 3 --most 20",
     r": OMP_NUM_THREADS=1 python benchmarks/(encrypted_fedtan|fedtan_steps)\.py ": (
         "--rounds 1 --repeats 1"
@@ -87,6 +89,7 @@ RUN_BY = {
     r": python benchmarks/model_encryption\.py ": f"{BENCHMARKS}a_benchmark_writes_its_machine_beside_its_results",
     r": python benchmarks/profile_match\.py": f"{BENCHMARKS}a_match_takes_a_twentieth_of_the_bytes_and_with_keys_a_six_hundredth",
     r": python benchmarks/officers\.py": f"{BENCHMARKS}an_officer_answers_with_8_kb_for_each_of_its_groups",
+    r": python benchmarks/engines\.py --jobs ray ": "oracles/test_ray.py::test_the_benchmark_of_engines_times_both_kinds_of_workers",
     r": python benchmarks/engines\.py --jobs cores ": f"{BENCHMARKS}a_round_is_timed_on_one_core_and_on_two_and_torch_has_its_threads_again",
     r": python benchmarks/sealed_digits\.py": "properties/test_sealed_precision.py::test_sealed_training_on_the_digits_ends_where_training_in_the_clear_does",
     r": python benchmarks/sealed_precision\.py": "properties/test_sealed_precision.py::test_encrypted_training_ends_where_training_in_the_clear_does",
@@ -94,14 +97,6 @@ RUN_BY = {
 }
 """Test that runs a command, or its parts, in short; by file and name, from `tests`."""
 NOT_HERE = {
-    r": python benchmarks/gpu\.py ": (
-        "GPU",
-        "none is here; test_gpu.py and test_gpu_rounds.py are for one",
-    ),
-    r": python benchmarks/engines\.py --jobs ray ": (
-        "Ray",
-        "long: over half a minute of CPU with --small --repeats 1; test_ray.py has the engine",
-    ),
     r": (RAY_ADDRESS=\S+ .*|ray start .*)": ("cluster", "several machines"),
     r": (python benchmarks/peers/compare\.py|make peers)": (
         "environment",
@@ -118,10 +113,6 @@ NOT_HERE = {
     r": (npm .*|python docs/browser_check\.py )": (
         "axe-core",
         "it is fetched from the network; test_audit_browser.py and test_watch.py look at pages",
-    ),
-    r": python benchmarks/pages\.py": (
-        "CPU",
-        "long: half a minute of CPU with two rounds a run; test_watch.py and test_run_report.py",
     ),
     r": nvflare ": ("NVIDIA FLARE", "it has an environment of its own: make nvflare"),
     r": apt-get ": ("apt-get", "it fetches from the network"),

@@ -34,7 +34,13 @@ if TYPE_CHECKING:
     metavar="FILE.html",
     help="The report; RUN/audit.html where absent. A JSON file with all numbers lies beside it.",
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 2**31 - 1),
+    help="Fixes the audit's draws: canaries, shadow models, attacks.",
+)
 @sites_option(
     "The file of each site, where they have their own data: on one machine, as in a rehearsal, and "
     "with the server's, if it needs one. Without them logs alone are audited."

@@ -35,7 +35,12 @@ class Listed:
 
 @click.group()
 def data() -> None:
-    """Say which data sets there are."""
+    """Say which data sets there are.
+
+    \b
+    Example:
+      securefl data list
+    """  # noqa: D301  (click wants the backspace itself)
 
 
 @data.command("list")

@@ -33,7 +33,13 @@ RUNS = {
 @click.option(
     "--rounds", type=click.IntRange(min=1), help="How many rounds; 200, or 30 with --sites."
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Fixes the split, the first weights and every mini-batch.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

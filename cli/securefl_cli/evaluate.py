@@ -95,7 +95,7 @@ def note_untrained_statistics(config: Config) -> None:
     "names",
     multiple=True,
     metavar="DATA",
-    help="What to evaluate on, see below; may be given several times.  [default: test, or with "
+    help="What to evaluate on, see above; may be given several times.  [default: test, or with "
     "--site the sites' test samples]",
 )
 @click.option(

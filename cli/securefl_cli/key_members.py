@@ -69,6 +69,7 @@ _APPROVAL = (
     type=click.Choice(["client", "server", "officer"]),
     default="client",
     show_default=True,
+    help="What it is to be: each needs a bundle of its own.",
 )
 @click.option(
     "--out",

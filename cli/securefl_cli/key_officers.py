@@ -32,7 +32,13 @@ def officers() -> None:
     type=click.IntRange(2, 2**31 - 1),
     help="The next one: securefl keys show tells the one in force.",
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The card key's public part, for the authority.",
+)
 @PASSPHRASE_FILE
 def card(directory: Path, epoch: int, out: Path, passphrase_file: Path | None) -> None:
     """Make the card key of the officer whose identity is in DIR, for one epoch.

@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     type=click.Choice(["client", "server", "authority", "officer"]),
     help="This role's bundle alone, in BUNDLES itself.",
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="BUNDLES")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="BUNDLES",
+    help="A new folder, with a folder for each role.",
+)
 @PASSPHRASE_FILE
 def export(directory: Path, role: Role | None, out: Path, passphrase_file: Path | None) -> None:
     """Write what each role may hold to a folder in the new folder BUNDLES, under a signed list.

@@ -57,7 +57,7 @@ def privacy() -> None:
 @click.option(
     "--batch", type=int, required=True, metavar="B", help="The expected size of a client's sample."
 )
-@click.option("--rounds", type=int, required=True, metavar="R")
+@click.option("--rounds", type=int, required=True, metavar="R", help="Of the whole run.")
 @click.option(
     "--local-steps",
     type=int,

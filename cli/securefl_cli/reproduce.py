@@ -62,7 +62,13 @@ WIDE = 1000
     required=False,
     shell_complete=any_of(lambda: shipped_recipes("digits")),
 )
-@click.option("--scale", type=click.Choice(SCALES), default="digits", show_default=True)
+@click.option(
+    "--scale",
+    type=click.Choice(SCALES),
+    default="digits",
+    show_default=True,
+    help="Data and settings, see above.",
+)
 @click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each cell; else the recipe's.")
 @click.option(
     "--out",

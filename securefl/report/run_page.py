@@ -165,10 +165,17 @@ def _unscored(record: RunRecord) -> str:
     own = config.models_at_clients
     over_processes = RunFolder(record.path).is_over_processes()
     if over_processes and (config.samples or own) and config.sites.scores == "mean":
-        return 'of sites\' scores the mean alone is known (`sites.scores = "mean"`)'
+        return (
+            'of sites\' scores the mean alone is known (`sites.scores = "mean"`; with "each" the '
+            "server reads every site's, and there is one)"
+        )
     if own or record.metrics[-1].clients or (over_processes and config.samples):
         return "the last round has no score of any"
-    return "all have one model, which is scored on test data that they share"
+    return (
+        "all have one model, which is scored on test data that they share. There is one where each "
+        "client has a test of its own: sites' own data, a data set with a client per domain, or "
+        "`securefl.Task(client_tests=…)`"
+    )
 
 
 def _who_took_part(record: RunRecord) -> PageSection:

@@ -86,6 +86,16 @@ def test_actors_live_on_both_nodes_and_stay_where_they_are(nodes, homes):
     assert one != other
 
 
+def test_the_benchmark_of_engines_times_both_kinds_of_workers(nodes, benchmark):
+    """As `benchmarks/engines.py --jobs ray --small --repeats 1`: one job, of one reading each."""
+    part = benchmark("engine_ray").ray_part(benchmark("engine_ways").Settings(1, small=True))
+    (row,) = part.results
+    assert len(row.parallel_s) == len(row.ray_s) == 1
+    (shown,) = part.grids["One round"].rows
+    assert len(shown) == len(part.grids["One round"].columns)
+    assert not any("left out" in note for note in part.notes)
+
+
 @pytest.mark.full
 @pytest.mark.usefixtures("uncounted")
 def test_actors_add_the_same_seeded_noise(nodes):

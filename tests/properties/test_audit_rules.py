@@ -833,10 +833,11 @@ def test_the_pages_show_the_rules_and_what_is_kept(name):
     assert audit_table.filled(page) == page
 
 
-def test_readme_says_what_our_audit_refutes_in_the_audits_own_words():
-    """Each quotation of its trust list is a sentence of the rules, and of the demo's audits."""
+def test_the_page_of_trust_says_what_our_audit_refutes_in_the_audits_own_words():
+    """Each quotation of its list is a sentence of the rules, and of the demo's audits."""
     root = Path(__file__).parents[2]
-    trust = (root / "README.md").read_text().partition("## Whom you trust with what")[2]
+    text = (root / "docs/explanations/trust.md").read_text()
+    trust = text.partition("## Whom you trust with what")[2]
     quotes = re.findall("“(.*?)”", " ".join(trust.partition("\n## ")[0].split()))
     assert len(quotes) >= 4
     rules = " ".join(words for made in MADE.values() for _, words in made)

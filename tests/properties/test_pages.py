@@ -146,6 +146,31 @@ def test_a_mistyped_command_is_found(command):
         check(command)
 
 
+def commands_of(command, path="securefl"):
+    """Yield all commands and groups by the words that are typed."""
+    yield path, command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(None):
+            yield from commands_of(command.get_command(None, name), f"{path} {name}")
+
+
+HELPS = dict(commands_of(main))
+
+
+@pytest.mark.parametrize("typed", HELPS)
+def test_a_commands_help_has_examples_that_exist_and_describes_each_option(typed):
+    """Each example of a command is of itself, but for what comes before it or after it."""
+    command = HELPS[typed]
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    assert [option.name for option in options if not (option.help or option.hidden)] == []
+    text = command.help.partition("Example:\n")[2].replace("\\\n", " ")
+    lines = [line.strip() for line in text.split("\n\n")[0].splitlines()]
+    examples = [line for line in lines if line.startswith("securefl ")]
+    assert any(typed in line for line in lines)
+    for line in examples:
+        check(line.partition(" > ")[0])
+
+
 def test_each_block_has_a_language_that_is_looked_at():
     """One without is commands; a picture made of letters is `text`. TOML is read."""
     found = [block for page in PAGES for block in blocks(page.read_text())]
@@ -348,6 +373,12 @@ def clone(tmp_path, benchmark, monkeypatch):
     monkeypatch.setattr(job, "small", shallow)
     for name in [name for name, run in engines.items() if "workers" in run]:
         monkeypatch.delitem(engines, name)
+    sealing, part = benchmark("engine_sealing"), benchmark("engine_sealing").sealing_part
+
+    def in_process(sealed, settings, engines=sealing.WAYS):
+        return part(sealed, settings, {k: of for k, of in engines.items() if "workers" not in of})
+
+    monkeypatch.setattr(sealing, "sealing_part", in_process)
     monkeypatch.setattr(benchmark("engine_population"), "peak_mib_of", lambda *_: 100.0)
 
 

@@ -78,6 +78,7 @@ def test_it_says_what_the_folder_has(folders, name):
     assert ("s score stands in metrics.jsonl" in said) == (name == "own models")
     shared = "no curve of the worst client: all have one model, which is scored on test data that"
     assert (shared in said) == (name != "own models")
+    assert ("securefl.Task(client_tests=…)" in said) == (name != "own models")
     assert ("What was asked for under them" in said) == (name != "own models")
     phases = ("clients, messages", "scoring", *(["opening"] if name != "own models" else []))
     assert all(phase in said for phase in phases)
@@ -124,9 +125,9 @@ def test_processes_are_repeated_by_a_line_for_each_role(folders, tmp_path):
     assert "all have one model" in said
     own = config.model_copy(update={"algorithm": read_run(folders["own models"]).config.algorithm})
     said = text_of(run_page(replace(record, config=own)))
-    assert "of the worst client: of sites' scores the mean alone is known" in said.replace(
-        "&#39;", "'"
-    )
+    said = said.replace("&#39;", "'").replace("&#34;", '"')
+    assert "of the worst client: of sites' scores the mean alone is known" in said
+    assert 'with "each" the server reads every site\'s, and there is one' in said
 
 
 def test_a_best_round_before_the_last_is_one_sentence(folders):
