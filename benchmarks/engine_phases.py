@@ -1,15 +1,20 @@
 """Phases of a round's time, by the functions that do the work; the timers are in the figures.
 
+With one torch thread (OMP_NUM_THREADS=1) times are of the processor, so that other work on the
+machine counts little; with several they are by the clock.
+
 Workers are left out: clients train, and seal, in other processes, where no timer looks. Of pictures
 only `auto` is timed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+import torch
 from encrypted_fedtan import OTHER, PHASES, Stopwatch, timers
 from engine_jobs import ENGINES, Job, task_of
 from engine_page import Grid, Part
@@ -65,12 +70,13 @@ class TimedRounds:
 
     rounds: Rounds
     phases: Mapping[str, tuple[str, ...]]
+    clock: Callable[[], float]
     found: list[dict[str, float]] = field(default_factory=list)
     """Seconds by phase, of each round."""
 
     def __call__(self) -> None:
         """Take one round more."""
-        watch = Stopwatch()
+        watch = Stopwatch(self.clock)
         with timers(watch, self.phases):
             self.rounds.step()
         self.found.append({phase: watch.seconds[phase] for phase in self.phases})
@@ -95,14 +101,18 @@ def phases_part(job: Job, settings: Settings) -> Part:
         for name, run in ENGINES.items()
         if "workers" not in run and (name == "auto" or not of_pictures)
     }
+    one_thread = job.device == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if one_thread else time.perf_counter
     with started(job, task_of(job), engines) as ways:
-        timed = {e: TimedRounds(rounds, phases_of(job)) for e, rounds in ways.rounds.items()}
+        timed = {e: TimedRounds(rounds, phases_of(job), clock) for e, rounds in ways.rounds.items()}
         in_turns(timed, settings.repeats)
     results = [Shares(str(job), engine, t.typical()) for engine, t in timed.items()]
     notes = [
         f"{r.engine}: sealing, adding and opening together are {r.exchange_share():.1%}"
         for r in results
     ]
+    if one_thread:
+        notes.append("Times are the processor's, of one thread")
     moments = f" ({job.moments})" if job.algorithm == "fedtan" else ""
     what = f"{job.algorithm}{moments}, encrypt = {job.encrypt}"
     return Part(

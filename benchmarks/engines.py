@@ -31,6 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from securefl.simulation.malloc import keep_freed_memory
 
 ENCRYPTED = replace(RESNET20, n_clients=20, algorithm="fedtan", encrypt="statistics")
+ALL_SEALED = replace(ENCRYPTED, encrypt="model")
 SMALL_BATCHES = replace(ENCRYPTED, batch_size=32, n_samples=160)
 PARTS: Mapping[str, Callable[[Settings], Part]] = {
     "mlp": partial(rates_part, MLP),
@@ -42,6 +43,7 @@ PARTS: Mapping[str, Callable[[Settings], Part]] = {
     "fedtan-step": fedtan_step_part,
     "phases": partial(phases_part, MLP),
     "fedtan-encrypted": partial(phases_part, ENCRYPTED),
+    "fedtan-encrypted-all": partial(phases_part, ALL_SEALED),
     "fedtan-sealing": partial(sealing_part, ENCRYPTED),
     "fedtan-encrypted-fused": partial(phases_part, replace(ENCRYPTED, moments="fused")),
     "fedtan-encrypted-32": partial(phases_part, SMALL_BATCHES),

@@ -24,7 +24,7 @@ from securefl.errors import (
     RequestRefused,
 )
 from securefl.federation.client import Identities
-from securefl.io.uncopyable import Held
+from securefl.io.uncopyable import Held, SecretBytes
 from securefl_keys import layout
 from securefl_keys.certificate_form import (
     ROLES,
@@ -88,7 +88,7 @@ _Sealed = TypeVar("_Sealed", SealedCaKey, SealedIdentityKey)
 def seal_ca_key(key: Ed25519PrivateKey, passphrase: str) -> str:
     """Seal the CA's key for `passphrase` alone; raises ConfigError where that is empty."""
     return SealedCaKey.sealing(
-        key.private_bytes_raw(),
+        SecretBytes(key.private_bytes_raw()),
         passphrase,
         Origin.now(),
         format=SEALED_CA_KEY_FORMAT,
@@ -99,7 +99,7 @@ def seal_ca_key(key: Ed25519PrivateKey, passphrase: str) -> str:
 def seal_identity_key(key: Ed25519PrivateKey, owner: Holder, passphrase: str) -> str:
     """Seal an identity's key, as `seal_ca_key`."""
     return SealedIdentityKey.sealing(
-        key.private_bytes_raw(),
+        SecretBytes(key.private_bytes_raw()),
         passphrase,
         Origin.now(),
         owner.role,

@@ -27,6 +27,7 @@ from securefl.crypto.artefact import (
     parsed_file,
 )
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
+from securefl.io.uncopyable import SecretBytes
 from securefl_keys.certificate_form import Role
 
 SALT_BYTES = 16
@@ -171,7 +172,7 @@ class SealedFile(BaseModel):
     @classmethod
     def sealing(
         cls,
-        secret: bytes,
+        secret: SecretBytes,
         passphrase: str,
         origin: Origin,
         role: Role = "authority",
@@ -208,7 +209,7 @@ class SealedFile(BaseModel):
         """Return the header as canonical JSON."""
         return canonical(self.header())
 
-    def opened(self, passphrase: str) -> bytes:
+    def opened(self, passphrase: str) -> SecretBytes:
         """Open the ciphertext and return what was sealed.
 
         Raises:
@@ -219,7 +220,7 @@ class SealedFile(BaseModel):
         nonce, ciphertext = decoded(self.nonce, NONCE_BYTES), decoded(self.ciphertext)
         cipher = AESGCM(self.kdf.derive(passphrase))
         try:
-            return cipher.decrypt(nonce, ciphertext, self.associated_data())
+            return SecretBytes(cipher.decrypt(nonce, ciphertext, self.associated_data()))
         except InvalidTag:
             raise WrongPassphrase(
                 f"the passphrase does not open secret key {self.key_id[:16]}…, or the file was "

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securefl.errors import BlindTotalRefused
-from securefl.io.uncopyable import Held
+from securefl.io.uncopyable import Held, SecretBytes
 
 SALT_BYTES = 16
 TAG_BYTES = 16
@@ -70,10 +70,11 @@ class ContentKey(Held):
 
         It follows from random bytes and from all that is sealed (compare `sums.fresh_nonce`).
         """
-        parts = os.urandom(_KEY_BYTES), content, message, about
-        seed = _digest(_FRESH, parts)
-        both = HKDF(SHA256(), _KEY_BYTES + SALT_BYTES, salt=None, info=_FRESH).derive(seed)
-        key, salt = both[:_KEY_BYTES], both[_KEY_BYTES:]
+        parts = SecretBytes(os.urandom(_KEY_BYTES)), content, message, about
+        seed = SecretBytes(_digest(_FRESH, parts))
+        derived = HKDF(SHA256(), _KEY_BYTES + SALT_BYTES, salt=None, info=_FRESH)
+        both = SecretBytes(derived.derive(seed))
+        key, salt = both[:_KEY_BYTES], bytes(both[_KEY_BYTES:])
         ciphertext = AESGCM(key).encrypt(_NONCE, content, message + about)
         return cls(key, BlindText(message, about, salt, ciphertext))
 
@@ -89,7 +90,8 @@ class ContentKey(Held):
             BlindTotalRefused: made for another client, message or ciphertext, or changed.
         """
         try:
-            return cls(_wrapping(secret, text).decrypt(_NONCE, wrap, text.digest()), text)
+            key = _wrapping(secret, text).decrypt(_NONCE, wrap, text.digest())
+            return cls(SecretBytes(key), text)
         except (InvalidTag, ValueError):
             raise BlindTotalRefused("does not open: it is for another client, or changed") from None
 

@@ -11,7 +11,7 @@ from securefl.crypto.artefact import Origin
 from securefl.crypto.cards import SUITE, CardKey, card_bytes
 from securefl.crypto.derived import SEED_BYTES
 from securefl.errors import KeyFileError, MessageRefused
-from securefl.io.uncopyable import Held
+from securefl.io.uncopyable import Held, SecretBytes
 
 _LATTICE_SEED_BYTES, _CURVE_BYTES = 64, 32
 
@@ -35,16 +35,16 @@ class CardSecret(Held):
         return cls(MLKEM768PrivateKey.generate(), X25519PrivateKey.generate(), Origin.now(epoch))
 
     @classmethod
-    def from_secret_bytes(cls, secret: bytes, origin: Origin) -> "CardSecret":
+    def from_secret_bytes(cls, secret: SecretBytes, origin: Origin) -> "CardSecret":
         """Read what `to_secret_bytes` wrote; raises KeyFileError where it is none."""
         if len(secret) != _LATTICE_SEED_BYTES + _CURVE_BYTES:
             raise KeyFileError(f"a card key's secret of {len(secret)} bytes, expected 96")
         lattice = MLKEM768PrivateKey.from_seed_bytes(secret[:_LATTICE_SEED_BYTES])
         return cls(lattice, X25519PrivateKey.from_private_bytes(secret[-_CURVE_BYTES:]), origin)
 
-    def to_secret_bytes(self) -> bytes:
+    def to_secret_bytes(self) -> SecretBytes:
         """Return the key itself, IN CLEAR: for encryption at rest, and for nothing else."""
-        return self._lattice.private_bytes_raw() + self._curve.private_bytes_raw()
+        return SecretBytes(self._lattice.private_bytes_raw() + self._curve.private_bytes_raw())
 
     @property
     def key_id(self) -> str:
@@ -56,7 +56,7 @@ class CardSecret(Held):
         """Epoch of the key, and when it was made."""
         return self.public.origin
 
-    def secrets_in(self, card: bytes, n_secrets: int, about: bytes) -> list[bytes]:
+    def secrets_in(self, card: bytes, n_secrets: int, about: bytes) -> list[SecretBytes]:
         """Return the secrets in a card, 32 bytes each.
 
         Raises:
@@ -67,7 +67,7 @@ class CardSecret(Held):
                 f"a card of {len(card)} bytes, expected exactly {card_bytes(n_secrets)}"
             )
         try:
-            secrets = SUITE.decrypt(card, self._key, info=about)
+            secrets = SecretBytes(SUITE.decrypt(card, self._key, info=about))
         except (InvalidTag, ValueError) as error:
             raise MessageRefused("a card that does not open under this key") from error
         return [secrets[i : i + SEED_BYTES] for i in range(0, len(secrets), SEED_BYTES)]

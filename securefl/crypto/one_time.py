@@ -24,6 +24,7 @@ from securefl.crypto.ciphertext_codec import packed, unpacked
 from securefl.crypto.derived import (
     KEY_BOUND,
     Coefficients,
+    SecretArray,
     Words,
     error_polynomial,
     error_seed,
@@ -85,7 +86,7 @@ class OneTimeKey(Held):
             nonce: fresh bytes, which the signed header names.
             parameters: of the ring.
         """
-        coefficients = np.zeros(parameters.poly_degree, np.int64)
+        coefficients = np.zeros(parameters.poly_degree, np.int64).view(SecretArray)
         for secret in secrets:
             seed = key_seed(secret, about, sender, nonce)
             coefficients += key_polynomial(seed, parameters.poly_degree)
@@ -252,7 +253,7 @@ class KeySum(Held):
     @classmethod
     def of(cls, keys: Iterable[OneTimeKey], parameters: RingParameters = SUMS) -> "KeySum":
         """Add the keys of one message, each once."""
-        total = np.zeros(parameters.poly_degree, np.int64)
+        total = np.zeros(parameters.poly_degree, np.int64).view(SecretArray)
         for key in keys:
             total += key.coefficients
         return cls(total, parameters)
@@ -281,7 +282,7 @@ class KeySum(Held):
         n_bytes = parameters.poly_degree * _COEFFICIENT.itemsize
         if len(content) != n_bytes:
             raise MessageRefused(f"sum of keys of {len(content)} bytes, expected {n_bytes}")
-        coefficients = np.frombuffer(content, _COEFFICIENT).astype(np.int64)
+        coefficients = np.frombuffer(content, _COEFFICIENT).astype(np.int64).view(SecretArray)
         if np.abs(coefficients).max() > n_keys * KEY_BOUND:
             raise MessageRefused(f"no sum of {n_keys} keys has so large a coefficient")
         return cls(coefficients, parameters)

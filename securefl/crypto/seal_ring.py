@@ -22,6 +22,7 @@ from tenseal import sealapi
 from securefl.crypto import seal_format
 from securefl.crypto.derived import Coefficients, Words, common_polynomial
 from securefl.crypto.params import RingParameters
+from securefl.io.uncopyable import SecretBytes
 
 Reals = NDArray[np.float64]
 """Values of shape (N,): real parts of the slots, then imaginary ones."""
@@ -135,7 +136,7 @@ class SealRing:
 
     def _small(self, *polynomials: Coefficients) -> sealapi.Ciphertext:
         """Return two polynomials of small signed coefficients, transformed."""
-        words = np.array(polynomials, np.int64)[:, None].view(np.uint64)
+        words = np.stack(polynomials)[:, None].view(np.uint64)
         # A negative one is a huge word: with the prime added, it is the lesser of the two.
         both = self._ciphertext(np.minimum(words, words + self.column), transformed=False)
         self._evaluator.transform_to_ntt_inplace(both)
@@ -143,7 +144,8 @@ class SealRing:
 
     def _ciphertext(self, both: Words, *, transformed: bool = True) -> sealapi.Ciphertext:
         before, after = self._around[transformed]
-        vector = b"".join((before, np.ascontiguousarray(both, "<u8").data, after))
+        words = both.astype("<u8", order="C", copy=False)
+        vector = SecretBytes(b"".join((before, words.data, after)))  # of a key, perhaps
         return ts.ckks_vector_from(self._context, vector).ciphertext()[0]
 
     def _around_words(self, *, transformed: bool) -> tuple[bytes, bytes]:

@@ -14,6 +14,7 @@ from securefl.crypto.cards import CardKey, card_bytes
 from securefl.crypto.derived import SEED_BYTES, commitment, group_secret
 from securefl.errors import ConfigError
 from securefl.exchange.sums import Sender
+from securefl.io.uncopyable import SecretBytes
 from securefl.types import MOST_OFFICERS
 
 
@@ -109,7 +110,7 @@ class CardKeys:
         card = cards[start : start + sizes[officer]]
         return card, [cards[at : at + SEED_BYTES] for at in starts]
 
-    def secrets(self, sender: Sender) -> list[bytes]:
+    def secrets(self, sender: Sender) -> list[SecretBytes]:
         """Return the secrets of all groups, which a client's keys follow from."""
         return [group_secret(sender.secret, g) for g in range(len(self.quorum.groups))]
 

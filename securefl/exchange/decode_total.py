@@ -16,8 +16,12 @@ EMPTY = 2.0**-30
 WEIGHT_BITS = 26
 """Most bits after the point of a weight, which is a size over a power of two: exact for up to 2^26
 samples in all if noise allows."""
-MOST_CRAFTED = 2.0
-"""Largest weight of a total whose count is worth naming where it is wrong."""
+UNCOUNTED = (
+    "the total does not count its clients: it is not the sum of just the messages of those that "
+    "have signed, or a client sent rubbish"
+)
+"""Reason why a total of other clients is refused, whatever else is in it: a server that adds to
+the count has it refused in any case, and its words must not depend on the weight."""
 SPOILT = (
     "the total's values, weights or empty slots are none that clients may send: a client sent "
     "rubbish, or one lies about its weight"
@@ -68,7 +72,7 @@ class TotalDecoder:
                 these messages, or one of them is rubbish), or of more than digits hold, or
                 ciphertexts that do not count the same clients, or slots that are not empty.
         """
-        n_clients, weight = self._counted(slots)
+        weight, n_clients = self._weighed(slots), self.n_clients
         digits = Digits.of(self.parameters, n_values)
         if len(digits.gain_bits) > 1 and n_clients > MOST_CLIENTS:
             raise MessageRefused(
@@ -87,29 +91,18 @@ class TotalDecoder:
             raise MessageRefused(SPOILT)
         return OpenedSum(values, min(weight, 1.0), n_clients)
 
-    def _counted(self, slots: Values) -> tuple[int, float]:
-        """Return the number of clients and their weight."""
+    def _weighed(self, slots: Values) -> float:
+        """Return the clients' weight, where all ciphertexts count just these."""
         weights, ones = slots[:, -BOOKKEEPING_SLOTS], slots[:, -1]
-        n_clients = int(np.rint(ones[0])) if np.isfinite(slots).all() else 0
-        is_whole = n_clients > 0 and np.abs(ones - n_clients).max() <= COUNT_TOLERANCE
-        # One slot of noise in a thousand is as good as whole, and its neighbour then no weight.
-        is_noise = n_clients != self.n_clients and np.abs(weights).max() > MOST_CRAFTED
-        if not is_whole or is_noise:
-            raise MessageRefused(
-                "the total does not count its clients: it is not the sum of just the messages of "
-                "those that have signed, or a client sent rubbish"
-            )
-        if n_clients != self.n_clients:
-            raise MessageRefused(
-                f"the ciphertext counts {n_clients} clients, {self.n_clients} have signed"
-            )
+        if not np.isfinite(slots).all() or np.abs(ones - self.n_clients).max() > COUNT_TOLERANCE:
+            raise MessageRefused(UNCOUNTED)
         rounded_weights = rounded(weights, self.weight_bits)
         # All ciphertexts carry one weight; the median drops a slot that noise has moved most.
         weight = float(np.median(rounded_weights))
         spread = 2.0**-self.weight_bits + 16 * self.deviation
         if not 0 < weight <= 1 + spread or np.ptp(rounded_weights) > spread:
             raise MessageRefused(SPOILT)
-        return n_clients, weight
+        return weight
 
 
 def rounded(values: Values, bits: int) -> Values:

@@ -23,7 +23,7 @@ from securefl.exchange.one_time_match import split_score
 from securefl.exchange.opener import Answer, KeyAdder, ScorePart
 from securefl.exchange.policy import Policy
 from securefl.exchange.sums import MessageId, OpenedSum
-from securefl.io.uncopyable import Held
+from securefl.io.uncopyable import Held, SecretBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Officer(UnderCards, Held):
 
     secret: CardSecret = field(repr=False)
     number: int = 0
-    _secrets: dict[str, dict[str, list[bytes]]] = field(default_factory=dict, repr=False)
+    _secrets: dict[str, dict[str, list[SecretBytes]]] = field(default_factory=dict, repr=False)
     """Secrets of the officer's groups by client, of the session that has given cards last."""
     _answered: dict[tuple[str, int, str], bytes] = field(default_factory=dict, repr=False)
     """Digest of the list that each message was answered for; of a profile, of the polynomial."""

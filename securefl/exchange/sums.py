@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.io.uncopyable import Held
+from securefl.io.uncopyable import Held, SecretBytes
 
 if TYPE_CHECKING:
     from securefl.types import MessageSpec, NamedTensors, Total
@@ -74,6 +74,9 @@ class Sender(Held):
 
     name: str
     secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "secret", SecretBytes(self.secret))
 
 
 class Sealed(NamedTuple):

@@ -30,7 +30,7 @@ from securefl.federation.message import (
     number_expected,
 )
 from securefl.federation.total import RELEASED, read_total
-from securefl.io.uncopyable import Held
+from securefl.io.uncopyable import Held, SecretBytes
 from securefl.types import PROFILE, Kind, MessageSpec, NamedTensors, Weighing
 
 
@@ -189,10 +189,11 @@ class Client(Held):
         """
         return int.from_bytes(self._derived("SecureFL draws 1", run, str(seed)), "big")
 
-    def _derived(self, *about: str) -> bytes:
+    def _derived(self, *about: str) -> SecretBytes:
         # A list in JSON, so that no two uses have the same bytes.
         info = json.dumps(about).encode()
-        return HKDF(SHA256(), SEED_BYTES, salt=None, info=info).derive(self.identity_secret())
+        derived = HKDF(SHA256(), SEED_BYTES, salt=None, info=info)
+        return SecretBytes(derived.derive(self.identity_secret()))
 
     def _signed(self, expected: Expected, sealed: Sealed) -> bytes:
         header = header_for(expected, self.name, sealed)

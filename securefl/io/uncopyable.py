@@ -1,6 +1,6 @@
-"""Key material that stays where it was made or read."""
+"""Key material that stays where it was made or read, and that no text shows."""
 
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsIndex, final
 
 _FIELDS = "__dataclass_fields__"
 
@@ -19,6 +19,28 @@ class Held:
 
     def __reduce__(self) -> NoReturn:
         _refuse(self)
+
+
+@final
+class SecretBytes(Held, bytes):
+    """Bytes of a secret, which a `repr` does not show, nor a traceback with its variables.
+
+    So are slices of them; what else is made of them is plain bytes.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return SecretBytes(found) if isinstance(found, bytes) else found
+
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
+        _refuse(self)
+
+    def __repr__(self) -> str:
+        return f"SecretBytes({len(self)})"
+
+    __str__ = __repr__
 
 
 class _OfTheClass:

@@ -393,6 +393,28 @@ def test_all_officers_of_a_quorum_that_lie_alike_open_nothing(cohort):
         opener.open(cohort.total(*NAMES), ABOUT, nonces, 32)
 
 
+class Keyless:
+    """Answers that the keys add up to nothing."""
+
+    def key_sums(self, about, nonces):
+        return {0: KeySum.of([])}
+
+
+def test_keys_that_add_up_to_zero_open_nothing(cohort):
+    """Under no key a total is in the clear, and no clients have sent it."""
+    of = ring()
+    plain = of._encoded(np.ones(N), of._scale)
+    total = packed(np.array([plain[i] for i in range(N)], np.uint64).reshape(1, 1, N), [Q])
+    key = cohort.key("alice")
+    opposite = OneTimeKey(-key.coefficients, SUMS)
+    for keys in ([], [key, opposite]):
+        with pytest.raises(MessageRefused, match="the keys add up to zero"):
+            KeySum.of(keys).open(total, ABOUT.digest(), 1)
+    nonces = {name: cohort.sent[name].nonce for name in NAMES}
+    with pytest.raises(MessageRefused, match="the keys add up to zero"):
+        with_officer(cohort, 0, Keyless).open(total, ABOUT, nonces, 32)
+
+
 # Cards.
 
 

@@ -180,7 +180,7 @@ def shown_by(thing, known):
         else:
             found.append(name)
     texts = [repr(thing), str(thing), f"{thing}", traceback_with(thing)]
-    hidden = [secret.encode() if isinstance(secret, str) else secret for secret in known]
+    hidden = [secret.encode() if isinstance(secret, str) else bytes(secret) for secret in known]
     words = {
         f(s) for s in hidden for f in (repr, bytes.hex, lambda s: base64.b64encode(s).decode())
     }

@@ -33,6 +33,7 @@ from securefl.federation.client import Client, Identities
 from securefl.federation.ledger import AUTHORITY
 from securefl.federation.message import split_message
 from securefl.federation.total import RELEASED, n_total_bytes, read_total
+from securefl.io.uncopyable import SecretBytes
 
 UNEVEN = 1e-9
 """Probability that a uniform polynomial looks as uneven as is called readable here."""
@@ -216,7 +217,7 @@ class SealedMessages:
             raise MessageRefused(f"it counts {opened.n_clients} clients, of {len(names)}")
         return opened.values
 
-    def _secrets(self, run: str, sender: str) -> list[bytes]:
+    def _secrets(self, run: str, sender: str) -> list[SecretBytes]:
         """Return the client's own secrets, as officers open no message alone."""
         if self._opener.without_card(run, [sender]):
             raise MessageRefused("sealed before its sender has handed its cards over")
