@@ -18,6 +18,7 @@ from securefl.data.public import check_disjoint, record_digests
 from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError, DataError
+from securefl.settings.axes import REFINEMENTS
 from securefl.settings.tables import Config
 from securefl.task import Task
 
@@ -47,6 +48,19 @@ def refined(config: Config, task: Task, inner: Federated, sgd: Callable[[int], S
     context = RefinementContext(held, task.model, task.loss, sgd, seed, noisy=noisy)
     refined: Algorithm = config.fnr.around(inner, context)
     return refined
+
+
+def config_at(config: Config, task: Task, here: Collection[str] | None) -> Config:
+    """Return the settings without the server's training on public samples, at a party without.
+
+    Args:
+        config: the settings of all parties.
+        task: the party's own.
+        here: clients whose samples the party has; None for all, as in a simulation.
+    """
+    if here is None or task.public is not None or not config.fnr.trains or config.fnr.refines:
+        return config
+    return config.model_copy(update={"fnr": REFINEMENTS.by_default()})
 
 
 def check_refinement(

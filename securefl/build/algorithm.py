@@ -1,0 +1,71 @@
+"""The algorithm of a run: a choice on each axis, with privacy and refinement around it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import nn
+
+from securefl.algorithms.algorithm import Algorithm
+from securefl.algorithms.federated import Federated, Momentum
+from securefl.algorithms.servers.drift import DriftServer
+from securefl.algorithms.servers.fednova import effective_steps
+from securefl.build.exchange import sealed_kinds
+from securefl.build.fnr import refined
+from securefl.build.own_choices import OwnPolicy, OwnServer, OwnSolver
+from securefl.errors import ConfigError
+from securefl.federation.training import Training
+from securefl.settings.axes import NORMALISATIONS, SERVERS, SOLVERS
+from securefl.settings.tables import Config
+from securefl.task import Task
+from securefl.types import Kind, Plan
+
+
+def algorithm_of(config: Config, task: Task, training: Training, n_clients: int) -> Algorithm:
+    """Build the algorithm of the task or, where it has none, of the settings.
+
+    Raises:
+        ConfigError: the task's is none, or nobody knows whether it is private.
+    """
+    algorithm = task.algorithm
+    if algorithm is None:
+        chosen = chosen_algorithm(config, sealed_kinds(config))
+        private = config.privacy.around_training(config, chosen, n_clients, training.batch_size)
+        return refined(config, task, private, training.sgd)
+    if config.privacy.private:
+        raise ConfigError(
+            f'privacy.level = "{config.privacy.level}" with an algorithm of your own: nobody knows '
+            "what it sends of a record; name one of the settings' algorithms, or leave privacy out"
+        )
+    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
+        raise ConfigError(
+            f"{algorithm!r:.80} is no algorithm: it needs the methods init, plan, client "
+            "and update of securefl.algorithms.algorithm.Algorithm"
+        )
+    return algorithm
+
+
+def chosen_algorithm(config: Config, sealed: frozenset[Kind] = frozenset()) -> Federated:
+    """Build normalisation, solver, server optimiser and momentum; `sealed` kinds are encrypted."""
+    steps = effective_steps(config.algorithm.local_steps, config.train.momentum)
+    solver, server = config.solver.build(), config.server.build(steps)
+    if SOLVERS.is_own(type(config.solver)):
+        solver = OwnSolver(config.solver, solver)
+    if SERVERS.is_own(type(config.server)):
+        server = OwnServer(config.server, server)
+    chosen = Federated(
+        config.algorithm.build(config.run.rounds),
+        config.server.around(solver, steps),
+        DriftServer() if config.solver.server_half else server,
+        Momentum(config.train.momentum_across_rounds),
+        sealed,
+        config.exchange.min_clients,
+    )
+    if not NORMALISATIONS.is_own(type(config.algorithm)):
+        return chosen
+    return replace(chosen, normalisation=OwnPolicy(config.algorithm, chosen.normalisation))
+
+
+def plans(algorithm: Algorithm, model: nn.Module) -> Callable[[int], Plan]:
+    """Return the plan of a round's messages as a function of the number of rounds before it."""
+    first = algorithm.init(model)
+    return lambda done: algorithm.plan(replace(first, round=done), model)
