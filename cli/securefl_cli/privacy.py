@@ -132,7 +132,7 @@ def cost(
         --set algorithm.name=fixbn --set algorithm.weights=uniform --target-epsilon 3
     """  # noqa: D301  (click wants the backspace itself)
     config = load_config(config_file, settings)
-    from securefl.build.privacy import planned_spending
+    from securefl.build.job import planned_spending
     from securefl.privacy.calibration import sigma_for
     from securefl.privacy.events import Level
     from securefl.task import configured_task

@@ -5,13 +5,15 @@ from dataclasses import replace
 
 from torch import nn
 
-from securefl.algorithms.algorithm import Algorithm
+from securefl.algorithms.algorithm import Algorithm, Sgd
 from securefl.algorithms.federated import Federated, Momentum
+from securefl.algorithms.refinements import RefinementContext
 from securefl.algorithms.servers.drift import DriftServer
 from securefl.algorithms.servers.fednova import effective_steps
 from securefl.build.exchange import sealed_kinds
-from securefl.build.fnr import refined
 from securefl.build.own_choices import OwnPolicy, OwnServer, OwnSolver
+from securefl.data.resident import near
+from securefl.data.samples import samples
 from securefl.errors import ConfigError
 from securefl.federation.training import Training
 from securefl.settings.axes import NORMALISATIONS, SERVERS, SOLVERS
@@ -30,7 +32,7 @@ def algorithm_of(config: Config, task: Task, training: Training, n_clients: int)
     if algorithm is None:
         chosen = chosen_algorithm(config, sealed_kinds(config))
         private = config.privacy.around_training(config, chosen, n_clients, training.batch_size)
-        return refined(config, task, private, training.sgd)
+        return _refined(config, task, private, training.sgd)
     if config.privacy.private:
         raise ConfigError(
             f'privacy.level = "{config.privacy.level}" with an algorithm of your own: nobody knows '
@@ -63,6 +65,28 @@ def chosen_algorithm(config: Config, sealed: frozenset[Kind] = frozenset()) -> F
     if not NORMALISATIONS.is_own(type(config.algorithm)):
         return chosen
     return replace(chosen, normalisation=OwnPolicy(config.algorithm, chosen.normalisation))
+
+
+def _refined(config: Config, task: Task, inner: Federated, sgd: Callable[[int], Sgd]) -> Algorithm:
+    """Wrap `inner` in the refinement that the settings name.
+
+    Raises:
+        ConfigError: it needs public samples, and the task has none.
+    """
+    if not config.fnr.trains:
+        return inner
+    if task.public is None:
+        raise ConfigError(
+            f'fnr.name = "{config.fnr.name}" trains on public samples, and the task has none: give '
+            'it some that no client holds, Task(public=(x, y)); or set fnr.name = "none"'
+        )
+    found = {"the public set": samples(task.public, "the public set")}
+    (held,) = near(found, task.model).values()
+    noisy = config.privacy.of_clients
+    seed = config.run.seed
+    context = RefinementContext(held, task.model, task.loss, sgd, seed, noisy=noisy)
+    refined: Algorithm = config.fnr.around(inner, context)
+    return refined
 
 
 def plans(algorithm: Algorithm, model: nn.Module) -> Callable[[int], Plan]:

@@ -1,23 +1,20 @@
-"""FNR-FL around the settings' algorithm, and the check that public samples are no client's.
+"""The check that public samples are no client's, and that FNR-FL has clients enough.
 
-The check compares contents, on every run with a public set, also for a task of the user's own,
+It compares contents, on every run with a public set, also for a task of the user's own,
 before anything is written; each sample of the task is hashed once for it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 
-from securefl.algorithms.algorithm import Algorithm, Sgd
-from securefl.algorithms.federated import Federated
+from securefl.algorithms.algorithm import Algorithm
 from securefl.algorithms.fnr import FNR
 from securefl.algorithms.public_training import ServerTuned
-from securefl.algorithms.refinements import RefinementContext
 from securefl.build.exchange import least_clients
 from securefl.data.public import check_disjoint, record_digests
-from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
-from securefl.errors import ConfigError, DataError
+from securefl.errors import DataError
 from securefl.settings.axes import REFINEMENTS
 from securefl.settings.tables import Config
 from securefl.task import Task
@@ -26,28 +23,6 @@ _SITES_WAY_OUT = (
     "leave these out of the public file, which changes samples.public for all parties; or the site "
     "leaves such samples out of its own file, which tells nobody that it had them"
 )
-
-
-def refined(config: Config, task: Task, inner: Federated, sgd: Callable[[int], Sgd]) -> Algorithm:
-    """Wrap `inner` in the refinement that the settings name.
-
-    Raises:
-        ConfigError: it needs public samples, and the task has none.
-    """
-    if not config.fnr.trains:
-        return inner
-    if task.public is None:
-        raise ConfigError(
-            f'fnr.name = "{config.fnr.name}" trains on public samples, and the task has none: give '
-            'it some that no client holds, Task(public=(x, y)); or set fnr.name = "none"'
-        )
-    found = {"the public set": samples(task.public, "the public set")}
-    (held,) = near(found, task.model).values()
-    noisy = config.privacy.of_clients
-    seed = config.run.seed
-    context = RefinementContext(held, task.model, task.loss, sgd, seed, noisy=noisy)
-    refined: Algorithm = config.fnr.around(inner, context)
-    return refined
 
 
 def config_at(config: Config, task: Task, here: Collection[str] | None) -> Config:

@@ -1,6 +1,6 @@
 """The job of a run, built alike by all its parties: algorithm, local training, weights, checks."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from securefl.algorithms.algorithm import Algorithm
@@ -151,3 +151,26 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
     evaluator = Evaluator(task, client_names(config, task))
     found = config, task, data, public, algorithm, training, weights, needed, public_samples
     return Job(*found, evaluator)
+
+
+def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
+    """Return the accounting of a run as a function of its `privacy.sigma`.
+
+    Checks that do not depend on σ run once, before this returns: they take seconds.
+
+    Raises:
+        ConfigError, DataError: the settings, the model and the data do not go together, or the run
+            adds no noise.
+    """
+    if not config.privacy.private:
+        raise ConfigError(
+            'privacy.level = "none": nothing is noisy, so ε is infinite; set privacy.level = '
+            '"record" or "client"'
+        )
+    data, batch_size = client_data(config, task)
+    check_precision(config, task.model)
+    config.privacy.require_clients(len(task.clients))
+    require_independent_records(config, task, data)
+    training = training_of(config, task.loss, batch_size)
+    plan_of = plans(algorithm_of(config, task, training, len(data)), task.model)
+    return lambda sigma: spending(config.with_sigma(sigma), plan_of, task.model)

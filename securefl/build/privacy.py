@@ -7,8 +7,7 @@ from dataclasses import replace
 from torch import nn
 
 from securefl.algorithms.public_training import Objective, PublicData, train_on_public
-from securefl.build.algorithm import algorithm_of, plans
-from securefl.build.training import check_precision, schedule, training_of
+from securefl.build.training import schedule
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
 from securefl.norms.find import batch_normalising
@@ -17,7 +16,7 @@ from securefl.privacy.events import Gaussian, Level, PrivacyEvent, WithoutPrivac
 from securefl.privacy.independence_check import require_independent
 from securefl.privacy.odometer import Spending
 from securefl.settings.tables import Config
-from securefl.task import Task, client_data
+from securefl.task import Task
 from securefl.types import Plan
 
 
@@ -64,29 +63,6 @@ def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -
         lambda done: (*choice.trained(config, done, plan_of, n_layers), *asked),
         choice.budget,
     )
-
-
-def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
-    """Return the accounting of a run as a function of its `privacy.sigma`.
-
-    Checks that do not depend on σ run once, before this returns: they take seconds.
-
-    Raises:
-        ConfigError, DataError: the settings, the model and the data do not go together, or the run
-            adds no noise.
-    """
-    if not config.privacy.private:
-        raise ConfigError(
-            'privacy.level = "none": nothing is noisy, so ε is infinite; set privacy.level = '
-            '"record" or "client"'
-        )
-    data, batch_size = client_data(config, task)
-    check_precision(config, task.model)
-    config.privacy.require_clients(len(task.clients))
-    require_independent_records(config, task, data)
-    training = training_of(config, task.loss, batch_size)
-    plan_of = plans(algorithm_of(config, task, training, len(data)), task.model)
-    return lambda sigma: spending(config.with_sigma(sigma), plan_of, task.model)
 
 
 def _of_selection(config: Config) -> list[PrivacyEvent]:

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from securefl.build.privacy import planned_spending
+from securefl.build.job import planned_spending
 from securefl.privacy.accountants import epsilon
 from securefl.recipes.recipe import load_recipe
 from securefl.task import configured_task
