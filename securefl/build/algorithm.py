@@ -19,7 +19,7 @@ from securefl.federation.training import Training
 from securefl.settings.axes import NORMALISATIONS, SERVERS, SOLVERS
 from securefl.settings.tables import Config
 from securefl.task import Task
-from securefl.types import Kind, Plan
+from securefl.types import Kind, Plan, State
 
 
 def algorithm_of(config: Config, task: Task, training: Training, n_clients: int) -> Algorithm:
@@ -43,7 +43,18 @@ def algorithm_of(config: Config, task: Task, training: Training, n_clients: int)
             f"{algorithm!r:.80} is no algorithm: it needs the methods init, plan, client "
             "and update of securefl.algorithms.algorithm.Algorithm"
         )
+    state = algorithm.init(task.model)
+    _require("init", state, State)
+    _require("plan", algorithm.plan(state, task.model), Plan)
     return algorithm
+
+
+def _require(method: str, found: object, kind: type) -> None:
+    if not isinstance(found, kind):
+        raise ConfigError(
+            f"the algorithm's {method}() gave a {type(found).__name__}: it must return a "
+            f"securefl.types.{kind.__name__}"
+        )
 
 
 def chosen_algorithm(config: Config, sealed: frozenset[Kind] = frozenset()) -> Federated:
