@@ -222,8 +222,9 @@ class ClientsRound:
             tensors = {f"update/{kind}": named for kind, named in contribution.tensors.items()}
             if missing := {spec.name for spec in self.plan.update} - tensors.keys():
                 raise ConfigError(
-                    f"the algorithm's client() gave a Contribution without {', '.join(sorted(missing))}, "
-                    "which its plan() lists: it must have tensors of each kind there"
+                    "the algorithm's client() gave a Contribution without "
+                    f"{', '.join(sorted(missing))}, which its plan() lists: "
+                    "it must have tensors of each kind there"
                 )
             sent = self._sent(name, UPDATE, self.plan.update, tensors)
         self._outlet.hand_in(name, sent, contribution.client_state)

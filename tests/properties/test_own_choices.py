@@ -716,11 +716,6 @@ def test_fednova_counts_around_a_solver_of_ones_own(module):
     assert same(own, run(*BUILT_IN, "server.name=fednova"))
 
 
-@pytest.mark.parametrize("asks", ["'profile'", "None"])
-def test_asks_that_are_no_tuple_are_refused(module, asks):
-    assert "its class has asks = " in refusal(by(f"asks = {asks}", module))
-
-
 def test_a_key_without_a_default_must_be_given(module):
     name = f"solver.name={module(SOLVER.replace('mu: float = 0.01', 'mu: float'))}:Proximal"
     assert refusal(name) == "solver.mu: is missing, and has no default: write solver.mu = value"
