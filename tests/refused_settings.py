@@ -270,6 +270,14 @@ WRONG = {
         "shares of clients that sum to 1.4",
         "together at most 1",
     ),
+    "a key of a table in a table": Wrong(
+        ("data.quality.blurred=2",), "data.quality.blurred = 2", "less than or equal to 1"
+    ),
+    "a key of a number": Wrong(
+        ("train.lr=0.1", "train.lr.drop=2"),
+        "train.lr = 0.1 and train.lr.drop",
+        "give one of the two",
+    ),
     "unknown quality": Wrong(
         ("data.quality={blurry=0.7}",),
         "data.quality.blurry",
@@ -669,6 +677,12 @@ WRONG = {
         ("selection.name=__main__:Asking",),
         "selection.name = \"__main__:Asking\" asks clients for 'loss'",
         "names no other answers than 'selection/size', 'selection/loss', 'profile'",
+    ),
+    "answers in no tuple": Wrong(
+        ("selection.name=__main__:AskingForOne",),
+        'selection.name = "__main__:AskingForOne"',
+        "its class has asks = 'profile', which must be a tuple of names",
+        "as in asks = ('selection/size',)",
     ),
     "nothing encrypted": Wrong(
         (

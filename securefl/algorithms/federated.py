@@ -38,16 +38,12 @@ from securefl.algorithms.standardisation import (
     measure,
     standard_tensors,
 )
-from securefl.errors import ConfigError
 from securefl.exchange.sums import Exchange
 from securefl.norms.standardised_input import find_standardised
 from securefl.types import ClientState, Contribution, Kind, NamedTensors, Plan, State, Total
 
 if TYPE_CHECKING:
     from securefl.algorithms.normalisation.policy import Policy, RoundNorm
-
-MAX_LISTED = 12
-"""Names of tensors in a message."""
 
 
 class Momentum(StrEnum):
@@ -91,23 +87,15 @@ class Federated:
         """Return the policy's sums, then one contribution of each kind.
 
         Before the first, columns are measured, by all clients.
-
-        Raises:
-            ConfigError: the policy keeps tensors that there are none of, which would all travel.
         """
         norm = self.normalisation(state, model)
-        _require_local(norm, state, model)
         travelling = _travelling(state, norm, model)
         update = with_gains(update_messages(travelling), travelling, self.sealed)
         columns = () if _input_stays(state, norm, model) else input_messages(model)
         return Plan((*columns, *norm.sums(model)), update, of_all=bool(columns))
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
-        """Take K local steps.
-
-        Raises:
-            ConfigError: the solver sends control that its `control` did not declare.
-        """
+        """Take K local steps."""
         model = work.model
         norm = self.normalisation(state, model)
         travelling = _travelling(state, norm, model)
@@ -121,8 +109,6 @@ class Federated:
             start = _start(state, work, travelling)
             sgd = _sgd(start, {**work.client_state.momentum, **travelling.get(Kind.MOMENTUM, {})})
             end = self._local_steps(start, sgd, norm.first_step(model, exchange, pooled))
-            if end.control.keys() - start.control.keys():
-                raise _undeclared(end, start)
             beside, policy = followed()
         after, buffers = averaged_tensors(model), _buffers(start, sgd)
         carried = travelling.get(Kind.STATISTICS, {})
@@ -191,34 +177,6 @@ def _travelling(state: State, norm: RoundNorm, model: nn.Module) -> dict[Kind, N
         for kind, named in state.tensors.items()
     }
     return {kind: named for kind, named in found.items() if named}
-
-
-def _require_local(norm: RoundNorm, state: State, model: nn.Module) -> None:
-    """Raise ConfigError for names of tensors to stay that neither model nor state has."""
-    if not norm.local:
-        return
-    known = {*dict(model.named_parameters()), *dict(model.named_buffers())}
-    known |= state.tensors.get(Kind.STATISTICS, {}).keys()
-    if strangers := sorted(norm.local - known):
-        raise ConfigError(
-            f"RoundNorm.local names {_listed(strangers)}, and the model has no such tensor: name "
-            f"some of {_listed(sorted(known))}"
-        )
-
-
-def _undeclared(end: End, start: Start) -> ConfigError:
-    """Return the error on control of other names than a solver's `control` has declared."""
-    known = start.control.keys()
-    return ConfigError(
-        f"End.control names {_listed(sorted(end.control.keys() - known))}, and the solver's "
-        f"control() declares {_listed(sorted(known)) or 'nothing'}: what is not declared there "
-        "does not travel"
-    )
-
-
-def _listed(names: list[str]) -> str:
-    more = [f"and {len(names) - MAX_LISTED} more"] if len(names) > MAX_LISTED else []
-    return ", ".join([*names[:MAX_LISTED], *more])
 
 
 def _standardise(norm: RoundNorm, work: Work, exchange: Exchange, least: int) -> None:

@@ -44,7 +44,7 @@ from securefl.algorithms.lowest import (
 )
 from securefl.algorithms.public_training import Objective, Penalty, PublicData, train_on_public
 from securefl.algorithms.servers.fednova import STEPS
-from securefl.algorithms.solvers.solver import Solver
+from securefl.algorithms.solvers.solver import Solver, innermost
 from securefl.errors import ConfigError, TooFewContributions
 from securefl.exchange.sums import Exchange
 from securefl.types import (
@@ -236,7 +236,7 @@ class FNR:
         So FedDyn's and FedDC's h_i do: the server's H sums all moves. Without the refinement in
         h_i it would run away from Σ p_i h_i, and the model with it.
         """
-        solver = self.inner.solver
+        solver = innermost(self.inner.solver)
         if not (isinstance(solver, Solver) and solver.follows_refinement):
             return client_state
         return replace(client_state, solver=solver.followed(client_state.solver, moved))

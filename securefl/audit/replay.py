@@ -17,8 +17,8 @@ from securefl.algorithms.algorithm import averaged_tensors, copied
 from securefl.audit.exposure.inspect_bytes import ByteInspector
 from securefl.audit.exposure.leaks import InspectedRounds, Leak
 from securefl.audit.exposure.sealed_messages import SealedMessages
+from securefl.build.algorithm import chosen_algorithm
 from securefl.build.exchange import quorum_of, sealed_kinds
-from securefl.build.job import chosen_algorithm
 from securefl.build.simulation import simulated
 from securefl.build.training import client_weights, precision_of
 from securefl.errors import (

@@ -1,23 +1,21 @@
-"""FNR-FL around the settings' algorithm, and the check that public samples are no client's.
+"""The check that public samples are no client's, and that FNR-FL has clients enough.
 
-The check compares contents, on every run with a public set, also for a task of the user's own,
+It compares contents, on every run with a public set, also for a task of the user's own,
 before anything is written; each sample of the task is hashed once for it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 
-from securefl.algorithms.algorithm import Algorithm, Sgd
-from securefl.algorithms.federated import Federated
+from securefl.algorithms.algorithm import Algorithm
 from securefl.algorithms.fnr import FNR
 from securefl.algorithms.public_training import ServerTuned
-from securefl.algorithms.refinements import RefinementContext
 from securefl.build.exchange import least_clients
 from securefl.data.public import check_disjoint, record_digests
-from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
-from securefl.errors import ConfigError, DataError
+from securefl.errors import DataError
+from securefl.settings.axes import REFINEMENTS
 from securefl.settings.tables import Config
 from securefl.task import Task
 
@@ -27,26 +25,17 @@ _SITES_WAY_OUT = (
 )
 
 
-def refined(config: Config, task: Task, inner: Federated, sgd: Callable[[int], Sgd]) -> Algorithm:
-    """Wrap `inner` in the refinement that the settings name.
+def config_at(config: Config, task: Task, here: Collection[str] | None) -> Config:
+    """Return the settings without the server's training on public samples, at a party without.
 
-    Raises:
-        ConfigError: it needs public samples, and the task has none.
+    Args:
+        config: the settings of all parties.
+        task: the party's own.
+        here: clients whose samples the party has; None for all, as in a simulation.
     """
-    if not config.fnr.trains:
-        return inner
-    if task.public is None:
-        raise ConfigError(
-            f'fnr.name = "{config.fnr.name}" trains on public samples, and the task has none: give '
-            'it some that no client holds, Task(public=(x, y)); or set fnr.name = "none"'
-        )
-    found = {"the public set": samples(task.public, "the public set")}
-    (held,) = near(found, task.model).values()
-    noisy = config.privacy.of_clients
-    seed = config.run.seed
-    context = RefinementContext(held, task.model, task.loss, sgd, seed, noisy=noisy)
-    refined: Algorithm = config.fnr.around(inner, context)
-    return refined
+    if here is None or task.public is not None or not config.fnr.trains or config.fnr.refines:
+        return config
+    return config.model_copy(update={"fnr": REFINEMENTS.by_default()})
 
 
 def check_refinement(

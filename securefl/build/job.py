@@ -1,17 +1,13 @@
 """The job of a run, built alike by all its parties: algorithm, local training, weights, checks."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-
-from torch import nn
+from dataclasses import dataclass
 
 from securefl.algorithms.algorithm import Algorithm
-from securefl.algorithms.federated import Federated, Momentum
 from securefl.algorithms.participation import Aggregation, Participating
-from securefl.algorithms.servers.drift import DriftServer
-from securefl.algorithms.servers.fednova import effective_steps
+from securefl.build.algorithm import algorithm_of, plans
 from securefl.build.exchange import check_sealed, least_clients, sealed_kinds
-from securefl.build.fnr import check_refinement, expected_public, fewest_clients, refined
+from securefl.build.fnr import check_refinement, config_at, expected_public, fewest_clients
 from securefl.build.privacy import require_independent_records, spending, warmed_up
 from securefl.build.training import (
     check_precision,
@@ -29,7 +25,6 @@ from securefl.federation.message import scores_sum
 from securefl.federation.server import WeightShares
 from securefl.federation.training import Training
 from securefl.privacy.odometer import Spending
-from securefl.settings.axes import REFINEMENTS
 from securefl.settings.data_set import require_enough
 from securefl.settings.tables import Config
 from securefl.task import (
@@ -41,7 +36,7 @@ from securefl.task import (
     placed,
     with_metric,
 )
-from securefl.types import Kind, MessageSpec, Plan
+from securefl.types import Kind, MessageSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +102,7 @@ class Job:
         """Build the accounting of differential privacy; None where no noise is added."""
         if not self.config.privacy.private:
             return None
-        return spending(self.config, _plan_of(self.algorithm, self.task.model), self.task.model)
+        return spending(self.config, plans(self.algorithm, self.task.model), self.task.model)
 
 
 def job_of(config: Config, task: Task | None, here: Collection[str] | None = None) -> Job:
@@ -139,7 +134,7 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
     local = data if here is None else here
     sizes = {name: len(of) if name in local else None for name, of in data.items()}
     weights = client_weights(config, sizes, batch_size)
-    algorithm = _algorithm(_part_of(config, task, here), task, training, len(data))
+    algorithm = algorithm_of(config_at(config, task, here), task, training, len(data))
     check_precision(config, task.model)
     config.privacy.require_clients(len(task.clients))
     require_independent_records(config, task, data)
@@ -156,20 +151,6 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
     evaluator = Evaluator(task, client_names(config, task))
     found = config, task, data, public, algorithm, training, weights, needed, public_samples
     return Job(*found, evaluator)
-
-
-def chosen_algorithm(config: Config, sealed: frozenset[Kind] = frozenset()) -> Federated:
-    """Build normalisation, solver, server optimiser and momentum; `sealed` kinds are encrypted."""
-    steps = effective_steps(config.algorithm.local_steps, config.train.momentum)
-    server = DriftServer() if config.solver.server_half else config.server.build(steps)
-    return Federated(
-        config.algorithm.build(config.run.rounds),
-        config.server.around(config.solver.build(), steps),
-        server,
-        Momentum(config.train.momentum_across_rounds),
-        sealed,
-        config.exchange.min_clients,
-    )
 
 
 def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
@@ -191,36 +172,5 @@ def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
     config.privacy.require_clients(len(task.clients))
     require_independent_records(config, task, data)
     training = training_of(config, task.loss, batch_size)
-    plan_of = _plan_of(_algorithm(config, task, training, len(data)), task.model)
+    plan_of = plans(algorithm_of(config, task, training, len(data)), task.model)
     return lambda sigma: spending(config.with_sigma(sigma), plan_of, task.model)
-
-
-def _plan_of(algorithm: Algorithm, model: nn.Module) -> Callable[[int], Plan]:
-    first = algorithm.init(model)
-    return lambda done: algorithm.plan(replace(first, round=done), model)
-
-
-def _part_of(config: Config, task: Task, here: Collection[str] | None) -> Config:
-    """Return the settings without the server's training on public samples, at a party without."""
-    if here is None or task.public is not None or not config.fnr.trains or config.fnr.refines:
-        return config
-    return config.model_copy(update={"fnr": REFINEMENTS.by_default()})
-
-
-def _algorithm(config: Config, task: Task, training: Training, n_clients: int) -> Algorithm:
-    algorithm = task.algorithm
-    if algorithm is None:
-        chosen = chosen_algorithm(config, sealed_kinds(config))
-        private = config.privacy.around_training(config, chosen, n_clients, training.batch_size)
-        return refined(config, task, private, training.sgd)
-    if config.privacy.private:
-        raise ConfigError(
-            f'privacy.level = "{config.privacy.level}" with an algorithm of your own: nobody knows '
-            "what it sends of a record; name one of the settings' algorithms, or leave privacy out"
-        )
-    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
-        raise ConfigError(
-            f"{algorithm!r:.80} is no algorithm: it needs the methods init, plan, client "
-            "and update of securefl.algorithms.algorithm.Algorithm"
-        )
-    return algorithm

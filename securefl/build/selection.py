@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from securefl.build.own_choices import OwnSelector
 from securefl.errors import ConfigError
 from securefl.exchange.noise import ScoreNoise
 from securefl.federation.broadcast import Broadcast
@@ -23,6 +24,7 @@ from securefl.selection.device_simulation import ClientWorkloads, SimulatedDevic
 from securefl.selection.fairness import FairnessFloor
 from securefl.selection.participation import Conditions, Participation, RoundSelection
 from securefl.selection.selector import Selector
+from securefl.settings.axes import SELECTORS
 from securefl.settings.tables import Config
 from securefl.types import PROFILE, SIZE
 
@@ -55,12 +57,14 @@ def participation(config: Config, ground: Ground) -> Participation:
     if isinstance(table, Selector):
         table.require_clients(clients)
         wait = table.longest_wait
+        own = SELECTORS.is_own(type(table))
+        selector = OwnSelector(table) if own else table
         choice = RoundSelection(
-            FairnessFloor(table, wait) if wait else table,
-            table.n_selected(len(clients)),
+            FairnessFloor(selector, wait) if wait else selector,
+            selector.n_selected(len(clients)),
             [_question(name, ground) for name in table.asked],
             table.needs_devices,
-            table.scores,
+            selector.scores,
         )
     return Participation(
         clients,

@@ -220,6 +220,12 @@ class ClientsRound:
             sent = cannot_send(name, UPDATE, f"{name}: its own {lost} is not finite")
         else:
             tensors = {f"update/{kind}": named for kind, named in contribution.tensors.items()}
+            if missing := {spec.name for spec in self.plan.update} - tensors.keys():
+                raise ConfigError(
+                    "the algorithm's client() gave a Contribution without "
+                    f"{', '.join(sorted(missing))}, which its plan() lists: "
+                    "it must have tensors of each kind there"
+                )
             sent = self._sent(name, UPDATE, self.plan.update, tensors)
         self._outlet.hand_in(name, sent, contribution.client_state)
 

@@ -39,7 +39,7 @@ class NoisyLevel(PrivacyChoice):
     def reads(self, config: Config) -> frozenset[str]:
         """See `PrivacyChoice`."""
         read = {"sigma", "clip", "clipping", "delta", "budget", "noise"}
-        if self.clipping == "adaptive":
+        if self.adapts:
             read.add("quantile")
         if config.selection.asks_for_profiles:
             read.add("statistics_sigma")
@@ -96,7 +96,7 @@ class NoisyLevel(PrivacyChoice):
         """Return the quantile that C follows among so many norms; None where it stays."""
         from securefl.privacy.clipped import Quantile
 
-        if self.clipping != "adaptive":
+        if not self.adapts:
             return None
         return Quantile(self.quantile, expected, self.sigma)
 

@@ -101,7 +101,7 @@ def epsilon_said(config: Config, history: History) -> str:
             f"Protected: {WHAT[level]}, "
             + (f"but for what the table says `{NO}` of." if some else "in each release.")
         )
-    if table.noise == "seeded":
+    if table.seeded:
         said.append(
             'privacy.noise = "seeded": the noise follows from run.seed, and whoever knows that '
             "takes it off, so nobody is protected from them."
@@ -140,7 +140,7 @@ def _clients(config: Config) -> Iterator[Protection]:
     sigma = config.privacy.sigma
     yield _shared("updates of parameters, momentum and control", config, sigma, Encrypt.MODEL)
     yield _shared("BN statistics, where there are any", config, sigma, Encrypt.STATISTICS)
-    if config.privacy.clipping == "adaptive":
+    if config.privacy.adapts:
         yield _shared("votes on the clip norm", config, sigma, Encrypt.STATISTICS)
     # What clients keep to themselves has no noise, and is in what they are scored by.
     if config.models_at_clients:

@@ -344,6 +344,21 @@ class PrivacyChoice(Choice):
     """Hides all that a client contributes."""
 
     @property
+    def adapts(self) -> bool:
+        """True where the clip norm follows a quantile."""
+        return self.clipping == "adaptive"
+
+    @property
+    def by_layer(self) -> bool:
+        """True where each tensor is clipped by itself."""
+        return self.clipping == "per-layer"
+
+    @property
+    def seeded(self) -> bool:
+        """True where whoever knows the run's seed can take the noise off."""
+        return self.noise == "seeded"
+
+    @property
     def private(self) -> bool:
         """True where noise hides anybody."""
         return self.of_records or self.of_clients

@@ -110,6 +110,10 @@ class Axis(Generic[Kind]):
         """Return SecureFL's own choices by name."""
         return dict(_own(self.homes, self.base))
 
+    def is_own(self, kind: type[Choice]) -> bool:
+        """Return True for a class that is none of SecureFL's: a subclass of one is none either."""
+        return kind not in self.own().values()
+
     def installed(self) -> dict[str, EntryPoint]:
         """Return the choices that other installed packages register, by name; loads none."""
         points = entry_points(group=self.group) if self.open_base else ()

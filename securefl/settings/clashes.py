@@ -157,6 +157,12 @@ def _momentum(config: Config) -> Iterator[str]:
 
 def _selection(config: Config) -> Iterator[str]:
     selection, solver = config.selection, config.solver
+    if not isinstance(selection.asked, tuple):
+        yield (
+            f'selection.name = "{selection.name}": its class has asks = {shown(selection.asked)}, '
+            f"which must be a tuple of names, as in asks = ({SIZE!r},)"
+        )
+        return
     for name in selection.asked:
         if name not in ANSWERS:
             yield (

@@ -12,7 +12,7 @@ from securefl.errors import ConfigError
 from securefl.io.allowed_code import allow_code
 from securefl.io.files import read_bounded
 from securefl.io.json import require_shallow
-from securefl.settings.reasons import MAX_REASON, reasons_of
+from securefl.settings.reasons import MAX_REASON, reasons_of, shown
 from securefl.settings.tables import Config
 
 MAX_BYTES = 2**20  # of settings; a policy, a recipe and the names of thousands of clients fit
@@ -26,9 +26,9 @@ def load_config(path: Path | str | None = None, settings: Iterable[str] = ()) ->
 
     Args:
         path: a TOML file, or a run folder's JSON file.
-        settings: `table.key=value` each. A choice of your own, `solver.name=module:Class`, or
-            metric, `run.metric=module:function`, that stands here may be loaded; in a file it
-            needs `allow_code`.
+        settings: `table.key=value` each, as a line of TOML has it. A choice of your own,
+            `solver.name=module:Class`, or metric, `run.metric=module:function`, that stands here
+            may be loaded; in a file it needs `allow_code`.
 
     Raises:
         ConfigError: no such file, no TOML, an unknown key (with a suggestion), a value that does
@@ -109,14 +109,17 @@ def _parsed(text: str, parse: Callable[[str], Any]) -> Any:
 
 def _apply(tables: dict[str, Any], setting: str) -> None:
     key, equals, text = setting.partition("=")
-    table, dot, name = key.strip().partition(".")
-    if not (equals and dot and table and name):
+    *places, name = key.strip().split(".")
+    if not (equals and places and all(places) and name):
         raise ConfigError(f"{setting!r}: write table.key=value, for example train.lr=0.1")
     try:
         value = _parsed(f"value = {text}", tomllib.loads)["value"]
     except ValueError:
         value = text.strip()  # a bare word is a string: exchange.encrypt=none
-    target = tables.setdefault(table, {})
-    if not isinstance(target, dict):
-        raise ConfigError(f"{table} is a table: write {table}.key=value")
+    target = tables
+    for n, place in enumerate(places, 1):
+        target = target.setdefault(place, {})
+        if not isinstance(target, dict):
+            table = ".".join(places[:n])
+            raise ConfigError(f"{table} = {shown(target)} and {key.strip()}: give one of the two")
     target[name] = value

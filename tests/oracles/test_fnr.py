@@ -28,7 +28,7 @@ from securefl.algorithms.servers.fednova import Normalised, NovaServer
 from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
-from securefl.build.job import chosen_algorithm
+from securefl.build.algorithm import chosen_algorithm
 from securefl.build.simulation import simulated
 from securefl.errors import ConfigError, DataError
 from securefl.types import Kind

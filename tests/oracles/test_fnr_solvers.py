@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import securefl
 from securefl.algorithms.fnr import FNR
-from securefl.build.job import chosen_algorithm
+from securefl.build.algorithm import chosen_algorithm
 from securefl.build.simulation import simulated
 from securefl.data.samples import minibatches, samples
 from securefl.federation.training import round_generator

@@ -18,7 +18,7 @@ from securefl.algorithms.servers.adaptive import FedAdagrad, FedAdam, FedYogi
 from securefl.algorithms.servers.drift import DriftServer
 from securefl.algorithms.servers.fednova import effective_steps
 from securefl.algorithms.servers.server_optimiser import Averaged
-from securefl.build.job import chosen_algorithm
+from securefl.build.algorithm import chosen_algorithm
 from securefl.data.samples import minibatches, samples
 from securefl.federation.training import round_generator
 from securefl.types import ClientState, Kind, Total

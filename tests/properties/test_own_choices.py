@@ -15,6 +15,8 @@ from torch import nn
 
 import securefl
 from securefl.algorithms.solvers.fedprox import FedProx
+from securefl.build.job import job_of
+from securefl.build.own_choices import OwnPolicy, OwnServer, OwnSolver
 from securefl.build.own_model import code_of
 from securefl.errors import ConfigError
 from securefl.io import allowed_code
@@ -597,12 +599,121 @@ def refusal(*settings):
 def test_a_tensor_that_there_is_none_of_is_refused(module, engine):
     """A layer that should stay would travel else, and control would be left out in silence."""
     typo = NORMALISATION.replace("local=frozenset(", 'local={"2.wieght"} | frozenset(')
-    said = r"RoundNorm\.local names 2\.wieght, and the model has no such .* 1\.weight, 3\.bias, 3\."
+    said = r"RoundNorm\.local with 2\.wieght: .* some of the model's, .* 1\.weight, 3\.bias, 3\."
     with pytest.raises(ConfigError, match=said):
         run(f"algorithm.name={module(typo)}:LastLayerLocal", f"run.engine={engine}")
     extra = SOLVER.replace(", {}, {})", ", trained(self.start), {})")
-    with pytest.raises(ConfigError, match=r"End\.control names 0\.bias, .* declares nothing"):
+    with pytest.raises(ConfigError, match=r"End\.control with 0\.bias, .* control\(\), none"):
         run(f"solver.name={module(extra)}:Proximal", f"run.engine={engine}")
+
+
+def changed(axis, old, new):
+    """The table, the class, and the text of a choice of one's own with a piece of another kind."""
+    table, kind, text = {
+        "solver": ("solver", "Proximal", SOLVER),
+        "normalisation": ("algorithm", "LastLayerLocal", NORMALISATION),
+        "server": ("server", "Momentum", SERVER),
+        "selector": ("selection", "Turns", SELECTOR),
+    }[axis]
+    assert old in text
+    return table, kind, text.replace(old, new, 1)
+
+
+TRAINED, STEPPED = "End(trained(self.start)", "return model, {**kept, **moving}"
+CHOSEN = "return tuple(client for client in standing.clients if client in chosen)"
+NAMES = "0.bias, 0.weight, 1.bias, 1.weight, 3.bias, 3.weight"
+BEGIN_NONE = "solver", "return Round(start, self.mu)", "return None"
+LACKS = "solver", TRAINED, "End({n: w for n, w in trained(self.start).items() if n != '0.bias'}"
+BUILD_NONE = "normalisation", "return local\n", "return None\n"
+UNKNOWN = "server", STEPPED, "return {**model, '0.wieght': model['0.weight']}, kept"
+UNASKED = "selector", "standing.rounds_waited", "standing.n_samples"
+BREACHES = [
+    (
+        BEGIN_NONE,
+        "begin returned None: it must return an object with the methods gradients and end",
+    ),
+    (("solver", "return End(", "End("), "begin's Round.end returned None: it must return an End"),
+    (LACKS, f"Round.end returned End.parameters without 0.bias: .* Start.origin, {NAMES}"),
+    (("solver", TRAINED, "End({**trained(self.start), 'x': 1}"), "End.parameters with int as 'x'"),
+    (
+        ("solver", TRAINED, "End({n: w[:1] for n, w in trained(self.start).items()}"),
+        r"with 0.weight of shape \(1, 4\): it must be \(6, 4\)",
+    ),
+    (("solver", ", {}, {})", ", {}, None)"), "Round.end returned None as End.client_state"),
+    (
+        ("solver", "    def begin", "    def control(self, model):\n        pass\n\n    def begin"),
+        "control returned None as its result: it must be a dict of tensors by name",
+    ),
+    (BUILD_NONE, r"build returned None: it must return a function \(state, model\)"),
+    (
+        ("normalisation", "return RoundNorm(", "RoundNorm("),
+        "build's policy returned None: it must return a RoundNorm",
+    ),
+    (("normalisation", "frozenset(", "list("), "policy returned list: .* RoundNorm.local as a fro"),
+    (UNKNOWN, f"step returned a next model with 0.wieght: .* Averaged.last, {NAMES}"),
+    (("server", STEPPED, "return {}, kept"), f"returned a next model without {NAMES}: "),
+    (("server", STEPPED, "return model"), "step returned dict: it must return the next model and"),
+    (("server", STEPPED, "return model, {'t': 1}"), "step returned what is kept with int as 't'"),
+    (("server", "return {name", "{name"), "init returned None as its result: it must be a dict"),
+    (("selector", CHOSEN, "return ('nobody', *chosen)"), "chose nobody: .* of client-1, client-2"),
+    (("selector", CHOSEN, "return standing.clients"), "chose 4 clients: it must choose n = 3"),
+    (("selector", CHOSEN, "return chosen[0]"), "select returned str: .* a tuple of clients"),
+    (("selector", CHOSEN, "return (chosen[0],) * n"), "chose a client twice of client-1, client-1"),
+    (UNASKED, r'reads standing.n_samples, .* must have asks = \("selection/size",\)'),
+    (
+        ("selector", "standing.rounds_waited", "standing.time_s"),
+        "reads standing.time_s, .* must have needs_devices = True",
+    ),
+    (("selector", "return min(self.n, n_clients)", "return 0"), "n_selected returned 0: .* 1"),
+    (
+        ("selector", "    n: int = 3\n", "    n: int = 3\n    def scores(self, standing): pass\n"),
+        "scores returned None: it must return a dict of numbers by client",
+    ),
+]
+
+
+@pytest.mark.parametrize(("breach", "said"), BREACHES)
+def test_what_breaks_the_interface_is_said_in_words(module, breach, said):
+    """With the class and the method; no traceback."""
+    table, kind, text = changed(*breach)
+    name = module(text)
+    with pytest.raises(ConfigError, match=rf"^{name}\.{kind}\..*{said}"):
+        run(f"{table}.name={name}:{kind}", "run.engine=sequential")
+
+
+@pytest.mark.parametrize("around", [RECORD, ("server.name=fednova",)], ids=["DP-SGD", "FedNova"])
+@pytest.mark.parametrize("breach", [BEGIN_NONE, LACKS], ids=["begin", "end"])
+def test_and_within_a_solver_of_ours(module, breach, around):
+    table, kind, text = changed(*breach)
+    name = module(text)
+    with pytest.raises(ConfigError, match=rf"{name}\.Proximal\.begin.* (None|without 0\.bias): "):
+        run(f"{table}.name={name}:{kind}", *around)
+
+
+@pytest.mark.parametrize("axis", ["solver", "normalisation", "server"])
+def test_and_at_a_site(module, axis):
+    """Its job has the choice behind the same checks, and ours without."""
+    table, kind, text = changed(axis, "", "")
+    own = {"solver": OwnSolver, "normalisation": OwnPolicy, "server": OwnServer}
+    for name, checked in ((f"{table}.name={module(text)}:{kind}", {own[axis]}), ("", set())):
+        config = securefl.load_config(None, [*BASE, *filter(None, [name])])
+        chosen = job_of(config, task(), here=("client-1",)).algorithm.inner
+        parts = {type(chosen.solver), type(chosen.normalisation), type(chosen.server)}
+        assert parts & set(own.values()) == checked
+
+
+@pytest.mark.slow
+def test_and_in_workers(module):
+    table, kind, text = changed(*LACKS)
+    engine = "run.engine=parallel", "run.workers=2", "run.threads=1"
+    with pytest.raises(ConfigError, match=r"End\.parameters without 0\.bias"):
+        run(f"{table}.name={module(text)}:{kind}", *engine)
+
+
+def test_fednova_counts_around_a_solver_of_ones_own(module):
+    """Its count of steps is no control of that solver's."""
+    own = run(f"solver.name={module(SOLVER)}:Proximal", "solver.mu=0.5", "server.name=fednova")
+    assert same(own, run(*BUILT_IN, "server.name=fednova"))
 
 
 def test_a_key_without_a_default_must_be_given(module):

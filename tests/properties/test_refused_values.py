@@ -21,7 +21,7 @@ from securefl.exchange.layout import pack, unpack
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.client import Client
 from securefl.federation.contribution import CANNOT_SEND
-from securefl.types import Kind, MessageSpec
+from securefl.types import Contribution, Kind, MessageSpec
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -359,12 +359,22 @@ def test_a_client_that_ruins_its_own_tensors_harms_nobody(tiny_config, tiny_task
     assert_finite(result)
 
 
-@pytest.mark.parametrize("made", ["client", "update"])
+@pytest.mark.parametrize("made", ["init", "plan", "client", "update"])
 def test_an_algorithm_that_returns_nothing_is_told_so(tiny_config, tiny_task, made):
     """The message names the method and what it must return."""
     algorithm = SpoilingItsOwn()
     setattr(algorithm, made, lambda *_: None)
     with pytest.raises(ConfigError, match=rf"{made}\(\) gave a NoneType: it must return"):
+        securefl.run(
+            tiny_config(exchange={"encrypt": "none"}), replace(tiny_task(), algorithm=algorithm)
+        )
+
+
+def test_an_algorithm_that_leaves_out_what_it_plans_is_told_so(tiny_config, tiny_task):
+    algorithm = SpoilingItsOwn()
+    algorithm.client = lambda *_: Contribution({})
+    said = r"a Contribution without .*update/parameters.*, which its plan\(\) lists"
+    with pytest.raises(ConfigError, match=said):
         securefl.run(
             tiny_config(exchange={"encrypt": "none"}), replace(tiny_task(), algorithm=algorithm)
         )

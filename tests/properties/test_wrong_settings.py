@@ -34,6 +34,9 @@ class Asking(Selector):
     def select(self, standing, n, rng):
         return standing.clients[:n]
 
+class AskingForOne(Asking):
+    asks = "profile"
+
 found = {}
 for name, (path, settings) in json.load(sys.stdin).items():
     sys.settrace(trace)

@@ -17,7 +17,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
-from securefl.algorithms.solvers.solver import End, LocalSession, LocalSolver, Start, StepContext
+from securefl.algorithms.solvers.solver import (
+    End,
+    LocalSession,
+    LocalSolver,
+    SameSteps,
+    Start,
+    StepContext,
+)
 from securefl.settings.axes import ServerChoice
 from securefl.types import NamedTensors
 
@@ -64,7 +71,7 @@ class NovaServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Normalised:
+class Normalised(SameSteps):
     """FedNova's half at the clients, around any solver."""
 
     solver: LocalSolver
@@ -79,8 +86,9 @@ class Normalised:
         return {**self.solver.control(model), STEPS: like.new_tensor(self.expected_steps)}
 
     def begin(self, start: Start) -> LocalSession:
-        """Begin the solver's own round."""
-        return _Session(start, self.solver.begin(start))
+        """Begin the solver's own round, which has the solver's own control."""
+        own = {name: value for name, value in start.control.items() if name != STEPS}
+        return _Session(start, self.solver.begin(replace(start, control=own)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,19 @@ class LocalSolver(Protocol):
         """See `Solver`."""
 
 
+class SameSteps:
+    """Base of solvers around another whose local steps stay as that one takes them."""
+
+    solver: LocalSolver
+
+
+def innermost(solver: LocalSolver) -> LocalSolver:
+    """Return the solver that takes the local steps, and whose traits count."""
+    while isinstance(solver, SameSteps):
+        solver = solver.solver
+    return solver
+
+
 class Solver(SolverChoice):
     """A solver with its settings: the fields of its class are keys of the table `[solver]`.
 

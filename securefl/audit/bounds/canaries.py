@@ -209,7 +209,8 @@ def canary_round(
     everybody = {"selection": SELECTORS.by_default(), "fnr": REFINEMENTS.by_default()}
     config, n = config.model_copy(update=everybody), len(included)
     rng = np.random.default_rng(seed)
-    directions = _directions(rng.normal(size=(n, dimensions)), config.privacy.clipping)
+    drawn = rng.normal(size=(n, dimensions))
+    directions = _directions(drawn, by_layer=config.privacy.by_layer)
     shortest, longest = TOO_LONG
     lengths = np.exp(rng.uniform(log(shortest), log(longest), n))
     model = _Flat(dimensions)
@@ -227,9 +228,9 @@ def canary_round(
     return CanaryRound(directions, included, (total / clip).numpy(), promised)
 
 
-def _directions(drawn: Vector, clipping: str) -> Vector:
+def _directions(drawn: Vector, *, by_layer: bool) -> Vector:
     """Return unit vectors; where each tensor is clipped by itself, all tensors are equally long."""
-    parts = np.split(drawn, _ends(drawn.shape[1]), axis=1) if clipping == "per-layer" else [drawn]
+    parts = np.split(drawn, _ends(drawn.shape[1]), axis=1) if by_layer else [drawn]
     units = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
     return np.concatenate(units, axis=1) / sqrt(len(parts))
 

@@ -258,5 +258,5 @@ def _notes(
             f"With {clients.clients} clients one share of the noise is so little that its absence "
             "would not have been noticed."
         )
-    if config.privacy.noise == "seeded":
+    if config.privacy.seeded:
         yield "The noise follows from run.seed: whoever knows that takes it off again."

@@ -17,7 +17,7 @@ from securefl.algorithms.algorithm import Algorithm, Loss, Work
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.participation import Participating
 from securefl.algorithms.public_training import ServerTuned
-from securefl.algorithms.servers.fednova import Normalised
+from securefl.algorithms.solvers.solver import innermost
 from securefl.algorithms.standardisation import (
     is_measured,
     measure,
@@ -161,11 +161,9 @@ def reason_against(clients: Clients) -> str:
     if algorithm is None:
         return "the algorithm looks at a client as a whole (privacy, FNR, or one of your own)"
     # A solver says so itself, not the class that it derives from: a subclass may do anything.
-    if not vars(type(_innermost(algorithm))).get("elementwise"):
-        return (
-            f"the solver {type(algorithm.solver).__name__} does not treat each element of a "
-            "gradient by itself"
-        )
+    solver = type(innermost(algorithm.solver))
+    if not vars(solver).get("elementwise"):
+        return f"the solver {solver.__name__} does not treat each element of a gradient by itself"
     if not all(isinstance(data, TensorSamples) for data in clients.data.values()):
         return "a client's data are a Dataset, which may draw at random"
     if why_not := _found_by_trying(clients):
@@ -258,8 +256,3 @@ def _federated(algorithm: Algorithm) -> Federated | None:
     if type(around) is ServerTuned:
         around = around.inner
     return around if type(around) is Federated else None
-
-
-def _innermost(algorithm: Federated) -> object:
-    solver = algorithm.solver
-    return solver.solver if isinstance(solver, Normalised) else solver
