@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tenseal import sealapi
 
 from securefl.crypto import seal_format
-from securefl.crypto.derived import Coefficients, Words, common_polynomial
+from securefl.crypto.derived import Coefficients, SecretArray, Words, common_polynomial
 from securefl.crypto.params import RingParameters
 from securefl.io.uncopyable import SecretBytes
 
@@ -136,7 +136,7 @@ class SealRing:
 
     def _small(self, *polynomials: Coefficients) -> sealapi.Ciphertext:
         """Return two polynomials of small signed coefficients, transformed."""
-        words = np.stack(polynomials)[:, None].view(np.uint64)
+        words = np.array(polynomials, np.int64)[:, None].view(np.uint64).view(SecretArray)
         # A negative one is a huge word: with the prime added, it is the lesser of the two.
         both = self._ciphertext(np.minimum(words, words + self.column), transformed=False)
         self._evaluator.transform_to_ntt_inplace(both)

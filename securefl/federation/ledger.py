@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
-from securefl.types import Kind, NamedTensors
+from securefl.types import LOSS, SIZE, Kind, NamedTensors
 
 SERVER = "server"
 AUTHORITY = "authority"
 PAPER_VALUE_BYTES = 4
 MEBIBYTE = 2**20
+ANSWERS = {SIZE: "numbers of samples", LOSS: "mean losses"}
+"""Words for what clients tell a selector, always in the clear, by the message's name."""
 MOST_SENDERS = 10
 """Clients that a notebook shows one by one."""
 
@@ -101,6 +103,11 @@ class Ledger:
             if entry.receiver == SERVER and entry.sender != AUTHORITY and entry.form == "plaintext"
         }
 
+    def server_reads_in_words(self) -> list[str]:
+        """Return these kinds, and in the place of answers to a selector what they say."""
+        kinds = self.server_reads() - {Kind.SELECTION}
+        return sorted([*kinds, *{ANSWERS[e.name] for e in self.entries if e.name in ANSWERS}])
+
     def paper_megabytes(self, round_number: int) -> float:
         """Return the traffic of one round in MiB, as FedTAN's Table 3 counts it.
 
@@ -147,7 +154,7 @@ class Ledger:
             PageTable("Messages", ("Kind", "Form", "Messages", "MiB"), kinds),
             PageTable(f"Sent by clients{of}", ("Client", "MiB"), sent[:MOST_SENDERS]),
         ]
-        read = ", ".join(sorted(self.server_reads())) or "nothing"
+        read = ", ".join(self.server_reads_in_words()) or "nothing"
         words = [f"Sent to the server in the clear, of single clients: {read}."]
         return notebook_html(f"{len(self.entries):,} messages", words if sent else [], tables)
 

@@ -10,7 +10,7 @@ from securefl.runs.session import PROCESSES, read_environment
 
 
 def what_the_server_reads(ledger: Ledger, metrics: Sequence[RoundMetrics]) -> str:
-    """Return the kinds of values that single clients sent the server in the clear.
+    """Return what single clients sent the server in the clear: sizes and losses, kinds of values.
 
     Where the ledger lacks messages of these rounds: that it is not known.
     """
@@ -20,7 +20,7 @@ def what_the_server_reads(ledger: Ledger, metrics: Sequence[RoundMetrics]) -> st
         return "all: one party has all data"
     read = ledger.server_reads()
     hidden = {e.kind for e in ledger.entries if e.form == "ciphertext"} - read
-    names = ", ".join(sorted(read)) or "nothing"
+    names = ", ".join(ledger.server_reads_in_words()) or "nothing"
     told = {e.kind for e in ledger.entries if e.sender == AUTHORITY and e.form == "plaintext"}
     opened = {
         "totals": sorted((hidden & told) - {"profiles", "cards"}),

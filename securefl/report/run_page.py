@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from securefl.federation.incidents import Incident
-from securefl.federation.ledger import AUTHORITY, MEBIBYTE, SERVER, Ledger
+from securefl.federation.ledger import ANSWERS, AUTHORITY, MEBIBYTE, SERVER, Ledger
 from securefl.federation.opening import Opening
 from securefl.io.html import PageTable, Picture, rendered
 from securefl.metrics.by_name import heading, shown, shown_compared, title, worst_of
@@ -219,7 +219,7 @@ def _who_could_read(record: RunRecord) -> PageSection:
         by_shows: dict[str, set[str]] = {}
         for field in view.fields:
             what = tells.get(field.shows, field.shows) if party == opener else field.shows
-            by_shows.setdefault(what, set()).add(str(field.kind))
+            by_shows.setdefault(what, set()).add(ANSWERS.get(field.name, str(field.kind)))
         rows += [(party, what, ", ".join(sorted(kinds))) for what, kinds in by_shows.items()]
     return PageSection(
         "Who could read what",

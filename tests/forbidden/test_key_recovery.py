@@ -153,7 +153,7 @@ def test_an_exact_opening_shows_the_sum_of_its_keys_and_that_opens_no_other_tota
     opened = rounds.opened(0, rounds.totals[0])
     found = rounds.attacker.of_one(ABOUTS[0], rounds.totals[0], opened)
     assert np.array_equal(found, rounds.sums[0].coefficients)
-    whole = KeySum(found.astype(np.int64), SUMS)
+    whole = KeySum(found, SUMS)
     np.testing.assert_array_equal(whole.open(rounds.totals[0], ABOUTS[0], 1)[0], opened)
     other = whole.open(rounds.totals[1], ABOUTS[1], 1)[0]
     assert np.abs(other).max() > 100 * np.abs(rounds.opened(1, rounds.totals[1])).max()

@@ -7,6 +7,7 @@ import math
 import re
 import struct
 from dataclasses import dataclass, field
+from html import unescape
 from itertools import pairwise
 
 import pytest
@@ -34,7 +35,10 @@ from securefl.federation.profile_match import ProfileQuestion
 from securefl.federation.server import Server
 from securefl.report import selection
 from securefl.report.reading import what_the_server_reads
+from securefl.report.run_page import run_page
 from securefl.report.selection import IN_THE_CLEAR
+from securefl.report.views import Shows
+from securefl.runs.folder_reader import read_run
 from securefl.types import PROFILE, Kind
 from securefl_cli.main import main
 
@@ -231,6 +235,37 @@ def test_the_table_says_what_the_server_read(observed, name):
             "model": "nothing; only totals of parameters, statistics, only scores of profiles",
         }[name]
     )
+
+
+@pytest.mark.parametrize(
+    ("selector", "told", "sentence"),
+    [
+        (
+            {"name": "afl"},
+            "mean losses, numbers of samples",
+            "the mean loss of each client that it asked and each client's number of samples",
+        ),
+        ({"name": "data-share"}, "numbers of samples", "each client's number of samples"),
+        ({"name": "random"}, "nothing", ""),
+    ],
+    ids=lambda of: of["name"] if isinstance(of, dict) else "",
+)
+def test_what_a_selector_asks_for_is_told_in_the_clear_and_said_so(
+    tiny_config, tiny_task, tmp_path, selector, told, sentence
+):
+    """By the table, the report, the ledger and `securefl profiles`, though all else is sealed."""
+    config = tiny_config(exchange={"encrypt": "model"}, selection={**selector, "fraction": 0.8})
+    result, _ = run_in(tmp_path / "run", config, tiny_task())
+    read = what_the_server_reads(result.ledger, result.metrics)
+    assert read.startswith(f"{told}; only totals of ")
+    assert f"of single clients: {told}." in result.ledger._repr_html_()
+    record = read_run(tmp_path / "run")
+    page = run_page(record)
+    assert f"Of each client the server could read: {told};" in page
+    assert (Shows.ONE_CLIENT in unescape(page)) == bool(sentence)
+    said = selection.who_read_what(record.ledger)
+    expected = [f"The server could read {sentence}."] if sentence else []
+    assert said == ["No profile was sent.", *expected]
 
 
 def said_of(folder):

@@ -77,8 +77,8 @@ class EncryptionEvidence:
 
     @property
     def read_by_server(self) -> tuple[str, ...]:
-        """Kinds that clients sent in the clear."""
-        return tuple(sorted(str(kind) for kind in Ledger(list(self.ledger)).server_reads()))
+        """Kinds that clients sent in the clear, and answers to a selector."""
+        return tuple(Ledger(list(self.ledger)).server_reads_in_words())
 
     @property
     def opener(self) -> str:
