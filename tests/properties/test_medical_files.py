@@ -307,14 +307,13 @@ def test_a_run_on_ixi_tiny_is_scored_by_dice_at_each_hospital(tmp_path, monkeypa
 
 
 def test_a_run_on_isic2019_is_scored_at_each_centre(tmp_path, monkeypatch):
-    """By the command of docs/data-sets.md, in a round of one step on small pictures, in clear."""
+    """By the command of docs/data-sets.md, in one round of FedAvg on small pictures, in clear."""
     monkeypatch.setattr(isic2019, "SIZES", {})
     monkeypatch.chdir(tmp_path)
     write_isic2019(tmp_path / "isic", centers=(0, 3, 5), folds=("train", "test") * 2)
     command = "run --dataset isic2019 --data-root isic --set model.name=resnet20 --out runs/isic"
-    short = "--set data.side=8 --rounds 1 --set algorithm.local_steps=1 --encrypt none"
+    short = "--set data.side=8 --rounds 1 --algorithm fedavg --encrypt none"
     done = CliRunner().invoke(main, [*command.split(), *short.split()], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     (of,) = read_run(tmp_path / "runs/isic").metrics
-    assert len(of.clients) == 3
-    assert of.metric == "balanced-accuracy"
+    assert [0 <= scored.score <= 1 for scored in of.clients.values()] == [True] * 3
