@@ -88,11 +88,14 @@ def write_medmnist(root, name, n_channels, labels, **changes):
     return arrays
 
 
-def write_isic2019(root, centers=(0, 5), colour=(200, 0, 0)):
-    """Write, for each centre, three photographs to train on and one to test on."""
+ONE_TO_TEST = ("train", "train", "test", "train")
+
+
+def write_isic2019(root, centers=(0, 5), colour=(200, 0, 0), folds=ONE_TO_TEST):
+    """Write a photograph of each fold for each centre."""
     lines = ["image,MEL,NV,target,center,fold,fold2"]
     for i, center in enumerate(centers):
-        for j, fold in enumerate(["train", "train", "test", "train"]):
+        for j, fold in enumerate(folds):
             name = f"ISIC_00{i}{j}_downsampled"
             lines.append(f"{name},1.0,0.0,{(i + j) % 2},{center},{fold},{fold}_{center}")
             folder = root / "ISIC_2019_Training_Input_preprocessed"

@@ -12,17 +12,20 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 from standard_files import write_isic2019, write_ixi_tiny, write_medmnist
 
 import securefl
-from securefl.data import ixi_tiny, nifti
+from securefl.data import isic2019, ixi_tiny, nifti
 from securefl.data.isic2019 import load_isic2019
 from securefl.data.ixi_tiny import load_ixi_tiny
 from securefl.data.medmnist import MEDMNIST, MedSet, load_medmnist
 from securefl.data.nifti import read_nifti
 from securefl.errors import ConfigError, DataError
+from securefl.runs.folder_reader import read_run
 from securefl.settings.load import load_config
+from securefl_cli.main import main
 
 pytestmark = pytest.mark.shapes
 
@@ -301,3 +304,16 @@ def test_a_run_on_ixi_tiny_is_scored_by_dice_at_each_hospital(tmp_path, monkeypa
     result = securefl.run(load_config(None, settings))
     assert result.metric == "dice"
     assert 0 <= result.metrics[-1].score <= 1
+
+
+def test_a_run_on_isic2019_is_scored_at_each_centre(tmp_path, monkeypatch):
+    """By the command of docs/data-sets.md, in one round of FedAvg on small pictures, in clear."""
+    monkeypatch.setattr(isic2019, "SIZES", {})
+    monkeypatch.chdir(tmp_path)
+    write_isic2019(tmp_path / "isic", centers=(0, 3, 5), folds=("train", "test") * 2)
+    command = "run --dataset isic2019 --data-root isic --set model.name=resnet20 --out runs/isic"
+    short = "--set data.side=8 --rounds 1 --algorithm fedavg --encrypt none"
+    done = CliRunner().invoke(main, [*command.split(), *short.split()], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    (of,) = read_run(tmp_path / "runs/isic").metrics
+    assert [0 <= scored.score <= 1 for scored in of.clients.values()] == [True] * 3

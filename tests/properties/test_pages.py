@@ -27,13 +27,18 @@ from key_folders import PASSPHRASE, cheap
 from page_commands import FEWER, MORE, NOT_HERE, RUN_BY, found
 from parsed_command import parsed
 
-from securefl.errors import SecureFLError
+from securefl.data.site_file import SiteFile
+from securefl.errors import ConfigError, SecureFLError
 from securefl.io import allowed_code
 from securefl.report import finish
-from securefl.settings.load import load_config
+from securefl.settings.load import load_config, parse_tables
+from securefl.settings.samples import SamplesTable
+from securefl.settings.tables import Config
 from securefl_cli import reproduce as reproducing
 from securefl_cli.main import main
+from securefl_cli.nvflare_site import AuthorityFile, ClientFile, OfficerFile, ServerFile
 from securefl_cli.options import KEYS, TABLES, settings_of
+from securefl_keys.policy import PolicyTable
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from walk import UNTYPED, blocks, walk
@@ -172,12 +177,39 @@ def test_a_commands_help_has_examples_that_exist_and_describes_each_option(typed
 
 
 def test_each_block_has_a_language_that_is_looked_at():
-    """One without is commands; a picture made of letters is `text`. TOML is read."""
-    found = [block for page in PAGES for block in blocks(page.read_text())]
-    assert {block.language for block in found} <= {"", "python", "toml", "text"}
-    for block in found:
-        if block.language == "toml":
-            tomllib.loads(block.text)
+    """One without is commands; a picture made of letters is `text`."""
+    found = {block.language for page in PAGES for block in blocks(page.read_text())}
+    assert found <= {"", "python", "toml", "text"}
+
+
+FORMS = (SiteFile, ClientFile, AuthorityFile, OfficerFile, ServerFile, PolicyTable)
+"""Files of sites and parties, and a policy."""
+
+
+def test_each_block_of_toml_is_read_as_what_it_is():
+    """Settings, with all their rules, keys of [samples], or a file of a site or a party.
+
+    A recipe and a package's file are read where their pages are walked, and so are settings that
+    name code.
+    """
+    for page in PAGES:
+        for block in (b for b in blocks(page.read_text()) if b.language == "toml"):
+            tables = tomllib.loads(block.text)
+            if {"title", "project"} & tables.keys() or "mine:" in block.text:
+                assert page.name in {"reproduce.md", "own-choices.md"}
+            elif tables.keys() <= Config.model_fields.keys():
+                parse_tables(Config, tables)
+            elif not tables.keys() <= SamplesTable.model_fields.keys():
+                assert [form for form in FORMS if read_as(form, tables)], (page, block.text)
+
+
+def read_as(form, tables):
+    """True where the tables are those of such a file."""
+    try:
+        parse_tables(form, tables)
+    except ConfigError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/tutorials").iterdir()), ids=name_of)
