@@ -201,10 +201,11 @@ def _recipients(
 
 LYING = (
     "A server that keeps to the protocol was assumed. In trials of SecureFL's authors one that "
-    "sends a crafted model has read up to 124 of 160 records of one total of five clients, with "
-    "all sealed and nobody helping it, and clients see next to nothing of it. Against it: "
-    "differential privacy (privacy.level), more clients and steps in a round, and a server whose "
-    "operator has no interest in the records (SECURITY.md)."
+    "sends a crafted model has read up to 124 of 160 records of one total of five clients (one "
+    "step on batches of 32, a hidden layer of 1,024 units without BN), with all sealed and nobody "
+    "helping it, and clients see next to nothing of it. Against it: differential privacy "
+    "(privacy.level), and a server whose operator has no interest in the records (SECURITY.md). "
+    "More clients, larger batches or more steps are no measure: nobody has measured them."
 )
 """Risk of a server that deviates, which no audit of a run sees."""
 
