@@ -37,7 +37,7 @@ from securefl.network.identity import ProcessIdentity
 from securefl.network.trust import Role
 from securefl.simulation.processes import ipc
 from securefl_cli.demo_sites import make_consortium
-from securefl_keys.bundle import SoundBundle, process_identity
+from securefl_keys.bundle import VerifiedBundle, process_identity
 
 SIZES = (1_000, 100_000, 1_000_000)
 """Bytes each way."""
@@ -47,9 +47,9 @@ WITHIN_S = 60
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def party(folder: Path, name: str, role: Role) -> tuple[ProcessIdentity, SoundBundle]:
+def party(folder: Path, name: str, role: Role) -> tuple[ProcessIdentity, VerifiedBundle]:
     """Return a member's identity and bundle from the consortium's folder."""
-    bundle = SoundBundle.load(folder / "bundles" / role, role)
+    bundle = VerifiedBundle.load(folder / "bundles" / role, role)
     passphrase = (folder / "passphrase").read_text().strip()
     return process_identity(folder / name, passphrase, bundle.ca, role), bundle
 

@@ -27,7 +27,7 @@ from measure import Machine, show, write_json
 from tenseal import sealapi
 
 import securefl
-from securefl.crypto.derived import KEY_BITS
+from securefl.crypto import KEY_BITS
 from securefl.crypto.params import SUMS
 from securefl.simulation.malloc import keep_freed_memory
 from securefl.task import Task, configured_task

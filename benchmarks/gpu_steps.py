@@ -22,7 +22,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional
 
 from securefl.simulation.stacked.batches import BlockLoss
-from securefl.simulation.stacked.wide_model import side_by_side, wide
+from securefl.simulation.stacked.model import side_by_side, stacked
 
 Way = Callable[[], None]
 N_STREAMS = 4
@@ -152,7 +152,7 @@ class Local:
     def stacked(self, change: Callable[[nn.Module], nn.Module], *, last: bool = False) -> Way:
         """Return the way of all clients in one wide model."""
         k = len(self.x_KB)
-        model = change(wide(self.model(), k)).train()
+        model = change(stacked(self.model(), k)).train()
         x = side_by_side(self.x_KB)
         if last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)

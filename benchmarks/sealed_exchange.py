@@ -34,7 +34,7 @@ from securefl.network.trust import Role
 from securefl.settings.digests import settings_digest
 from securefl.types import Kind, MessageSpec
 from securefl_keys.authority_keys import FolderKeeper
-from securefl_keys.bundle import SoundBundle
+from securefl_keys.bundle import VerifiedBundle
 
 Answer = TypeVar("Answer")
 REPEATS = 50
@@ -45,7 +45,7 @@ WARM = 3
 class SealedExchange:
     """Parties of exchanges of so many values, with their connections."""
 
-    bundles: Mapping[Role, SoundBundle]
+    bundles: Mapping[Role, VerifiedBundle]
     clients: Sequence[tuple[ProcessIdentity, Link]]
     """Clients, each with its end of its connection."""
     links: Sequence[Link]

@@ -36,7 +36,7 @@ from securefl.network.connect import Address, connected
 from securefl.network.frames import Frame
 from securefl.network.identity import ProcessIdentity
 from securefl.runs.round_metrics import read_metrics
-from securefl_keys.bundle import SoundBundle, process_identity
+from securefl_keys.bundle import VerifiedBundle, process_identity
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -92,7 +92,7 @@ class Siege:
         asyncio.run(self._run(said))
 
     async def _run(self, said: Told) -> None:
-        bundle = SoundBundle.load(self.folder / "bundles/client", "client")
+        bundle = VerifiedBundle.load(self.folder / "bundles/client", "client")
         own = process_identity(self.folder / MEMBER, PASSPHRASE, bundle.ca, "client")
         strangers = [self._speaking(speak) for speak in self._kinds() for _ in range(self.each)]
         strangers += [self._member(own, bundle) for _ in range(self.each)]
@@ -134,7 +134,7 @@ class Siege:
                     writer.close()
             await asyncio.sleep(AGAIN_S)
 
-    async def _member(self, own: ProcessIdentity, bundle: SoundBundle) -> None:
+    async def _member(self, own: ProcessIdentity, bundle: VerifiedBundle) -> None:
         """Send a megabyte where a small frame is due, under a certificate that is sound."""
         host, _, port = self.at.rpartition(":")
         while True:

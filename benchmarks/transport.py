@@ -33,7 +33,7 @@ from securefl.network.trust import Role
 from securefl.report.plots import COLOURS, bare, png
 from securefl.runs.round_metrics import read_metrics
 from securefl_cli.demo_sites import make_consortium
-from securefl_keys.bundle import SoundBundle, process_identity
+from securefl_keys.bundle import VerifiedBundle, process_identity
 
 SIZES = (1_000, 100_000, 1_000_000, 100_000_000)
 """Bytes each way."""
@@ -131,7 +131,7 @@ def _mib(process: int, file: str, what: str) -> float:
 class Loopback:
     """Connections of a consortium's parties with its server, in one event loop."""
 
-    bundles: Mapping[Role, SoundBundle]
+    bundles: Mapping[Role, VerifiedBundle]
     clients: Sequence[tuple[ProcessIdentity, Link]]
     """Clients, each with its end."""
     links: Sequence[Link]
@@ -145,7 +145,7 @@ class Loopback:
 async def loopback(folder: Path, names: Sequence[str], passphrase: str) -> AsyncIterator[Loopback]:
     """Connect all parties of a folder with the server."""
     roles: tuple[Role, ...] = ("client", "server")
-    bundles = {role: SoundBundle.load(folder / "bundles" / role, role) for role in roles}
+    bundles = {role: VerifiedBundle.load(folder / "bundles" / role, role) for role in roles}
     ca, links, ends = bundles["server"].ca, list[Link](), list[Link]()
 
     async def hold(link: Link) -> None:

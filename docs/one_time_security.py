@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from math import e, log, log2, pi
 
-from securefl.crypto.derived import KEY_DEVIATION
+from securefl.crypto import KEY_DEVIATION
 from securefl.crypto.params import MATCHES, SUMS, RingParameters
 
 

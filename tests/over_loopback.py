@@ -25,7 +25,7 @@ from securefl.network.server import ServerProcess
 from securefl.runs.folder_files import INCIDENTS, OPENINGS
 from securefl.runs.folder_reader import RunRecord, read_run
 from securefl.task import own_settings
-from securefl_keys.bundle import SoundBundle
+from securefl_keys.bundle import VerifiedBundle
 
 NAMES = ("alice", "bob", "carol", "dora", "eve")
 SIZES = (9, 12, 18, 10, 14)
@@ -71,7 +71,7 @@ class Consortium:
     def __init__(self, folder: Path) -> None:
         self.site = Site(folder, names=NAMES)
         self._identities: dict[str, ProcessIdentity] = {}
-        self._bundles: dict[str, SoundBundle] = {}
+        self._bundles: dict[str, VerifiedBundle] = {}
 
     def identity(self, name: str, role: str = "client") -> ProcessIdentity:
         """See `Site.identity`; read once."""
@@ -79,7 +79,7 @@ class Consortium:
             self._identities[name] = self.site.identity(name, role)
         return self._identities[name]
 
-    def bundle(self, role: str) -> SoundBundle:
+    def bundle(self, role: str) -> VerifiedBundle:
         """See `Site.bundle`; read once."""
         if role not in self._bundles:
             self._bundles[role] = self.site.bundle(role)
@@ -127,7 +127,7 @@ class Job:
     def identity(self, name: str, role: str = "client") -> ProcessIdentity:
         return self.consortium.identity(name, role)
 
-    def bundle(self, role: str) -> SoundBundle:
+    def bundle(self, role: str) -> VerifiedBundle:
         return self.consortium.bundle(role)
 
     def party(self, name: str) -> ClientParty:

@@ -45,7 +45,7 @@ from securefl.runs.folder_writer import RunFolder
 from securefl.settings.digests import settings_digest, study_digest
 from securefl_keys import layout
 from securefl_keys.authority_keys import FolderKeeper, load_all
-from securefl_keys.bundle import SoundBundle, process_identity
+from securefl_keys.bundle import VerifiedBundle, process_identity
 from securefl_keys.certificate_form import Holder
 from securefl_keys.certificates import holder_certificate, issue, issue_transport, transport_key
 from securefl_keys.consortium import init_folder
@@ -186,7 +186,7 @@ class Site:
         files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         content = role, frozenset(files.items())
         if content not in self._bundles:
-            self._bundles[content] = SoundBundle.load(folder, role)
+            self._bundles[content] = VerifiedBundle.load(folder, role)
         return self._bundles[content]
 
     def identity(self, name, role="client"):

@@ -1,6 +1,7 @@
 """`securefl demo --sites`: authority, server and three hospitals, each a process of its own."""
 
 import csv
+import json
 import os
 import re
 import secrets
@@ -233,8 +234,6 @@ def _processes(folder: Path) -> Iterator[Callable[..., _Process]]:
 
 def _write_data(folder: Path, rounds: int, seed: int) -> None:
     """Write settings, and the breast cancer data of scikit-learn as a table for each hospital."""
-    import json
-
     import numpy as np
     from sklearn.datasets import load_breast_cancer
 
@@ -262,8 +261,6 @@ def _plain() -> dict[str, str]:
 
 
 def _n_opened(folder: Path) -> int:
-    import json
-
     from securefl_keys import layout
 
     lines = (folder / "keys" / layout.LOG / "openings.jsonl").read_text().splitlines()

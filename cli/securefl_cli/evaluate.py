@@ -17,7 +17,7 @@ from rich.text import Text
 
 from securefl.data.domains import leave_out_choices
 from securefl.io.text import printable
-from securefl.metrics.by_name import METRICS, listed
+from securefl.metrics.by_name import METRICS, SHARES, heading, listed, shown
 from securefl.settings.clashes import require_global_model
 from securefl.settings.data_set import require_data_set
 from securefl.settings.load import load_config
@@ -59,8 +59,6 @@ class ScoreRow:
 
 def print_scores(name_columns: Sequence[str], rows: Sequence[ScoreRow], tau: float | None) -> None:
     """Print a table to stdout; all rows are by one metric."""
-    from securefl.metrics.by_name import SHARES, heading, shown
-
     metric = rows[0].metric
     share = metric in SHARES
     table = Table(box=None, pad_edge=False)

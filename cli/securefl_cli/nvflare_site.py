@@ -31,7 +31,7 @@ from securefl_cli.passphrase import (
 from securefl_cli.roles import authority_process, officer_process, rounds_left
 from securefl_keys import layout
 from securefl_keys.authority_keys import alone
-from securefl_keys.bundle import SoundBundle, process_identity
+from securefl_keys.bundle import VerifiedBundle, process_identity
 from securefl_keys.roster import load_roster
 
 FILE, VARIABLE = "securefl.toml", "SECUREFL_NVFLARE"
@@ -157,7 +157,7 @@ def _authority(file: AuthorityFile, at: Path, job: tuple[str, Digests], say: Say
 @contextmanager
 def _officer(file: OfficerFile, at: Path, job: tuple[str, Digests], say: Say) -> Iterator[Part]:
     config, folder = _settings(at / file.settings, *job), at / file.officer
-    bundle = SoundBundle.load(at / file.bundle, "officer")
+    bundle = VerifiedBundle.load(at / file.bundle, "officer")
     passphrase = _passphrase(at, file.passphrase_file)
     own = process_identity(folder, passphrase, bundle.ca, "officer")
     with alone(folder, "officer"):
@@ -167,7 +167,7 @@ def _officer(file: OfficerFile, at: Path, job: tuple[str, Digests], say: Say) ->
 
 def _client(file: ClientFile, at: Path, job: tuple[str, Digests], say: Say) -> Part:
     config = _settings(at / file.settings, *job)
-    bundle = SoundBundle.load(at / file.bundle, "client")
+    bundle = VerifiedBundle.load(at / file.bundle, "client")
     passphrase, folder = _passphrase(at, file.passphrase_file), at / file.identity
     own = process_identity(folder, passphrase, bundle.ca, "client")
     part = client_party(config, own, folder, at / file.data if file.data else None)
@@ -190,7 +190,7 @@ def server(
         )
     file, at = parse_tables(ServerFile, read_tables(path), f"{path}: "), path.parent
     config = _settings(at / file.settings, job, by_setting)
-    bundle = SoundBundle.load(at / file.bundle, "server")
+    bundle = VerifiedBundle.load(at / file.bundle, "server")
     patience = Patience(file.joining_s, file.timeout_s)
     own = process_identity(
         at / file.identity, _passphrase(at, file.passphrase_file), bundle.ca, "server"

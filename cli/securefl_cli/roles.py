@@ -15,7 +15,7 @@ from securefl.settings.digests import settings_digest, study_digest
 from securefl.settings.tables import Config
 from securefl_keys import layout
 from securefl_keys.authority_keys import FolderKeeper
-from securefl_keys.bundle import SoundBundle
+from securefl_keys.bundle import VerifiedBundle
 from securefl_keys.officer_card import load_officer
 
 
@@ -32,7 +32,11 @@ def authority_process(
 
 
 def officer_process(
-    config: Config, identity: Path, sound: SoundBundle, passphrase: str, say: Callable[[str], None]
+    config: Config,
+    identity: Path,
+    sound: VerifiedBundle,
+    passphrase: str,
+    say: Callable[[str], None],
 ) -> AuthorityProcess:
     """Build an officer with the card keys in the folder of its identity, which keeps its log, too.
 
@@ -60,7 +64,7 @@ def officer_process(
     return AuthorityProcess(keeper, config, log, say, keeper.take_up)
 
 
-def _newest(sound: SoundBundle, kept: Path) -> SoundBundle:
+def _newest(sound: VerifiedBundle, kept: Path) -> VerifiedBundle:
     """Return the newer of a bundle and the one that is kept, if any.
 
     Raises:

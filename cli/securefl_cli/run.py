@@ -17,7 +17,7 @@ from securefl.settings.axes import NORMALISATIONS, REFINEMENTS, SELECTORS, SERVE
 from securefl.settings.data_set import require_run
 from securefl.settings.load import load_config
 from securefl.settings.models import MODELS, NormName
-from securefl.settings.tables import RunTable
+from securefl.settings.tables import Config, RunTable
 from securefl_cli.as_json import json_option, say_json
 from securefl_cli.compare import as_row, print_runs
 from securefl_cli.completion import any_of, complete_runs
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from securefl.runs.folder_reader import RunRecord
     from securefl.runs.folder_writer import RunFolder
     from securefl.runs.loop import Result
-    from securefl.settings.tables import Config
 
 
 @click.command()

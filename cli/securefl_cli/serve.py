@@ -142,10 +142,10 @@ def serve_key_sums(  # noqa: PLR0913, PLR0917
     from securefl.network.connect import Address
     from securefl_cli.roles import officer_process
     from securefl_keys.authority_keys import alone
-    from securefl_keys.bundle import SoundBundle, process_identity
+    from securefl_keys.bundle import VerifiedBundle, process_identity
 
     at = Address.parse(server)
-    sound = SoundBundle.load(bundle, "officer")
+    sound = VerifiedBundle.load(bundle, "officer")
     passphrase = read_passphrase(passphrase_file, confirm=False)
     mine = process_identity(identity, passphrase, sound.ca, "officer")
     introduce(mine, "officer", identity)

@@ -20,7 +20,7 @@ from securefl_cli.passed_rounds import passed_rounds
 from securefl_cli.passphrase import ENVIRONMENT, from_environment, read_own_passphrase
 from securefl_cli.report import report_of
 from securefl_cli.roles import rounds_left
-from securefl_keys.bundle import SoundBundle, process_identity
+from securefl_keys.bundle import VerifiedBundle, process_identity
 
 
 def run_server(
@@ -44,7 +44,7 @@ def run_server(
             f"{ENVIRONMENT} is set, and a server's environment is to hold no secret: unset it "
             "here, and give --passphrase-file, or type the passphrase"
         )
-    at, sound = Address.parse(start.listen), SoundBundle.load(start.bundle, "server")
+    at, sound = Address.parse(start.listen), VerifiedBundle.load(start.bundle, "server")
     job = server_job(config, model, start.data)
     passphrase = read_own_passphrase(passphrase_file, start.identity)
     mine = process_identity(start.identity, passphrase, sound.ca, "server")

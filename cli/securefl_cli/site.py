@@ -287,10 +287,10 @@ def join(  # noqa: PLR0913, PLR0917
     from securefl.network.client import ClientProcess
     from securefl.network.connect import Address
     from securefl.network.party import client_party
-    from securefl_keys.bundle import SoundBundle, process_identity
+    from securefl_keys.bundle import VerifiedBundle, process_identity
 
     at = Address.parse(server)
-    sound = SoundBundle.load(bundle, "client")
+    sound = VerifiedBundle.load(bundle, "client")
     passphrase = read_passphrase(passphrase_file, confirm=False)
     mine = process_identity(identity, passphrase, sound.ca, "client")
     introduce(mine, "client", identity)

@@ -268,7 +268,7 @@ class RosterTrust:
 
 
 @dataclass(frozen=True, slots=True)
-class SoundBundle(RosterTrust):
+class VerifiedBundle(RosterTrust):
     """A bundle in which nothing is wrong, and its keys."""
 
     bundle: Bundle
@@ -276,12 +276,12 @@ class SoundBundle(RosterTrust):
     """Card keys of the officers in force: see `network.trust.Bundle.card_keys`."""
 
     @classmethod
-    def load(cls, directory: Path, role: Role) -> "SoundBundle":
+    def load(cls, directory: Path, role: Role) -> "VerifiedBundle":
         """Load the folder's bundle; raises KeyFileError, or a subclass that says more."""
         return cls._of(load_bundle(directory, role))
 
     @classmethod
-    def _of(cls, bundle: Bundle) -> "SoundBundle":
+    def _of(cls, bundle: Bundle) -> "VerifiedBundle":
         officers = bundle.officers()
         names = officers.names if officers else ALONE
         return cls(bundle.roster(), bundle, bundle.card_keys(), officer_names=names)
@@ -301,7 +301,7 @@ class SoundBundle(RosterTrust):
         """Signed policy of the consortium."""
         return self.bundle.policy().policy()
 
-    def newer(self, files: str) -> "SoundBundle":
+    def newer(self, files: str) -> "VerifiedBundle":
         """Return the bundle in `files` if it is newer: see `network.trust.Bundle.newer`."""
         after = self.of_any_age(files)
         if after.age < self.age:
@@ -310,7 +310,7 @@ class SoundBundle(RosterTrust):
             )
         return after
 
-    def of_any_age(self, files: str) -> "SoundBundle":
+    def of_any_age(self, files: str) -> "VerifiedBundle":
         """Return another bundle of the same consortium and role, which may be an older one.
 
         Raises:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from securefl.data.samples import Samples, in_order
 from securefl.errors import DataError
-from securefl.norms.patch_forward import full
+from securefl.norms.patch_forward import in_full_precision
 
 
 def last_linear(model: nn.Module) -> nn.Linear:
@@ -92,7 +92,7 @@ def class_norms(
     features_BF: Float[Tensor, "B ..."], y: Int64[Tensor, " B"], n_classes: int
 ) -> ClassNorms:
     """Return U = ‖features‖₂ of each sample, summed by class; differentiable in the features."""
-    norm_B = torch.linalg.vector_norm(full(features_BF).flatten(1), dim=1)  # Eq. (6)
+    norm_B = torch.linalg.vector_norm(in_full_precision(features_BF).flatten(1), dim=1)  # Eq. (6)
     zeros_C = norm_B.new_zeros(n_classes)
     return ClassNorms(
         zeros_C.index_add(0, y, norm_B), zeros_C.index_add(0, y, torch.ones_like(norm_B))

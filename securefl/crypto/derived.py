@@ -6,7 +6,6 @@ key and of an error are counts of random bits, as in ML-KEM: 21 bits up, 21 bits
 
 import hashlib
 import os
-from math import sqrt
 from typing import NoReturn, SupportsIndex, final
 
 import numpy as np
@@ -14,16 +13,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from securefl.crypto import KEY_BITS
 from securefl.io.uncopyable import Held, SecretBytes
 
 Coefficients = NDArray[np.int64]
 """Coefficients of shape (N,), small and signed."""
 Words = NDArray[np.uint64]
 
-KEY_BITS = 42
-"""Random bits of a coefficient of a key or an error, half counted up and half counted down."""
-KEY_DEVIATION = sqrt(KEY_BITS / 4)
-"""Standard deviation of a coefficient of a key, and of the encryption's error: 3.24."""
 KEY_BOUND = KEY_BITS // 2
 """Largest absolute coefficient of a key."""
 SEED_BYTES = 32

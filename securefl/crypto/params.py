@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from securefl.crypto.derived import KEY_DEVIATION
+from securefl.crypto import KEY_DEVIATION
 from securefl.errors import ConfigError
 
 MAX_MODULUS_BITS = {

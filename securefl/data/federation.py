@@ -3,8 +3,9 @@
 UniFed (Jiang et al., section 4.1.1): each corruption, or each hospital, is a client.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
@@ -20,7 +21,6 @@ from securefl.data.public import carve_public, check_disjoint
 from securefl.data.quality import Quality, spoilt_clients
 from securefl.data.samples import samples
 from securefl.data.skew import noise_ladder, skewed_clients
-from securefl.data.sources import load_domains, load_split
 from securefl.data.split import TEST_SHARE, Labelled, Split, n_outputs
 from securefl.errors import ConfigError, DataError
 from securefl.settings.data import DataTable
@@ -79,8 +79,8 @@ def load_federation(
     # Both refuse wrong names before a large data set is read.
     external, partition = left_out(data), parse_partition(data.partition)
     if data.traits.by_domain:
-        return by_domain(load_domains(data, seed, dtype), external, seed, data.traits.targets)
-    split, public = load_split(data, seed, dtype), None
+        return by_domain(_load_domains(data, seed, dtype), external, seed, data.traits.targets)
+    split, public = _load_split(data, seed, dtype), None
     if n_public:
         public, split = _set_aside(split, n_public, seed)
     rng = np.random.default_rng(seed)
@@ -232,3 +232,34 @@ def _shuffled(data: Labelled, seed: int) -> Labelled:
 def _flat(data: Labelled) -> Labelled:
     x, y = data
     return x.flatten(1), y
+
+
+def _load_split(data: DataTable, seed: int, dtype: torch.dtype) -> Split:
+    """Load the samples of a data set that a partition deals to clients.
+
+    Images are (n, channels, height, width), readings (n, features).
+
+    Raises:
+        DataError: a file is missing or damaged; the message says what to put where.
+    """
+    read: Callable[[DataTable, int], Split] = resolve_name(data.traits.reader)
+    return read(data, seed).to(dtype)
+
+
+def _load_domains(data: DataTable, seed: int, dtype: torch.dtype) -> Domains:
+    """Load the samples of a data set that comes by domain.
+
+    Images are (n, channels, height, width), readings (n, features).
+
+    Raises:
+        DataError: a file is missing or damaged; the message says what to put where.
+    """
+    read: Callable[[DataTable, int], Domains] = resolve_name(data.traits.reader)
+    return {name: _of_type(domain, dtype) for name, domain in read(data, seed).items()}
+
+
+def _of_type(domain: Labelled | Split, dtype: torch.dtype) -> Labelled | Split:
+    if isinstance(domain, Split):
+        return domain.to(dtype)
+    x, y = domain
+    return x.to(dtype), y.to(dtype) if y.is_floating_point() else y

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from securefl.exchange.moments import along_channels
 from securefl.norms.find import batch_norm_layers
-from securefl.norms.patch_forward import full
+from securefl.norms.patch_forward import in_full_precision
 
 
 @dataclass(slots=True)
@@ -61,4 +61,4 @@ def moments_about(
 
 
 def _adding(sums: _Sums) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    return lambda _layer, inputs: sums.add(full(*inputs))
+    return lambda _layer, inputs: sums.add(in_full_precision(*inputs))

@@ -11,7 +11,7 @@ from securefl.errors import DataError
 from securefl.norms.find import TORCH_FORWARDS, BatchNorm, batch_norm_layers
 
 
-def full(y: Tensor) -> Tensor:
+def in_full_precision(y: Tensor) -> Tensor:
     """Return in float32 what autocast has made coarse, exact enough for moments."""
     coarse = y.dtype is torch.bfloat16 and torch.is_autocast_enabled(y.device.type)
     return y.float() if coarse else y
@@ -40,7 +40,7 @@ def replaced_forwards(
     before = {name: vars(layer).get("forward") for name, layer in layers.items()}
     for name, layer in layers.items():
         # An attribute of the instance hides the class's method, and `del` below uncovers it again.
-        layer.forward = _OfFull(forward(name, layer))  # type: ignore[method-assign, assignment]
+        layer.forward = _InFullPrecision(forward(name, layer))  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -51,10 +51,10 @@ def replaced_forwards(
 
 
 @dataclass(frozen=True, slots=True)
-class _OfFull:
+class _InFullPrecision:
     """Forward in full precision, as an object, so that a copy of the model has a copy of it."""
 
     forward: Forward
 
     def __call__(self, y: Tensor) -> Tensor:
-        return self.forward(full(y))
+        return self.forward(in_full_precision(y))

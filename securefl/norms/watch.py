@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from securefl.exchange.moments import along_channels, channel_mean
 from securefl.norms.find import BatchNorm, batch_norm_layers, normalises_by_batch
-from securefl.norms.patch_forward import full
+from securefl.norms.patch_forward import in_full_precision
 
 WatchedMoments = dict[str, list[tuple[Tensor, Tensor]]]
 """Moments by layer, for each forward pass: mean and biased variance, both of shape (C,)."""
@@ -37,7 +37,7 @@ def _hook(seen: WatchedMoments, name: str, watched: nn.Module) -> Any:
 
 
 def _note(seen: WatchedMoments, name: str, inputs: tuple[Tensor, ...]) -> None:
-    y = full(*inputs)
+    y = in_full_precision(*inputs)
     with torch.no_grad():
         mu_C = channel_mean(y)
         var_C = channel_mean((y - along_channels(mu_C, y)).square())

@@ -253,7 +253,7 @@ class Rounds:
         self.participants: list[RoundParticipants] = []
         """Participants of each of this session's rounds."""
         self._participation = parts.participation
-        self._meter = Odometer(parts.spending) if parts.spending else None
+        self._odometer = Odometer(parts.spending) if parts.spending else None
         self._suspects = Suspects(parts.least_clients)
         self._interruptions = Interruptions(max(parts.least_clients, parts.quorum))
         exchange = parts.config.exchange
@@ -283,12 +283,12 @@ class Rounds:
     @property
     def last_round(self) -> int:
         """Number of the last round, within the budget of differential privacy."""
-        return self._meter.last_round if self._meter else self.config.run.rounds
+        return self._odometer.last_round if self._odometer else self.config.run.rounds
 
     @property
     def stopped(self) -> str:
         """Reason why no round is left before the last; empty without one."""
-        return self._meter.stopped(self.round) if self._meter else ""
+        return self._odometer.stopped(self.round) if self._odometer else ""
 
     @property
     def round(self) -> int:
@@ -358,8 +358,8 @@ class Rounds:
 
     def take_over(self, metrics: Sequence[RoundMetrics], history: History | None) -> None:
         """Take over the record of the rounds before; raises RunFolderError where it has gaps."""
-        if self._meter:
-            self._meter = Odometer(self._meter.spending, history, self.round)
+        if self._odometer:
+            self._odometer = Odometer(self._odometer.spending, history, self.round)
         if len(metrics) != self.round or any(m.round != i for i, m in enumerate(metrics, 1)):
             raise RunFolderError(
                 f"metrics.jsonl has not one line for each of the {self.round} rounds before: put a "
@@ -418,7 +418,7 @@ class Rounds:
             record.incidents,
             self.key_id,
             self.participants,
-            self._meter.history if self._meter else History(),
+            self._odometer.history if self._odometer else History(),
             self.stopped,
             self.parts.task,
             self._own_tensors(),
@@ -438,8 +438,8 @@ class Rounds:
     def _step(self, folder: RunFolder | None) -> RoundMetrics:
         started = time.perf_counter()
         record, lr = self._record, self.parts.training.sgd(self._state.round).lr
-        if self._meter:
-            spent = self._meter.charge(self.round)
+        if self._odometer:
+            spent = self._odometer.charge(self.round)
             if folder:
                 folder.note_history(spent)
         n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
@@ -464,7 +464,7 @@ class Rounds:
             seconds=time.perf_counter() - started,
             simulated_s=participants.simulated_s,
             energy_wh=participants.energy_wh,
-            epsilon=self._meter.epsilon(self.round) if self._meter else None,
+            epsilon=self._odometer.epsilon(self.round) if self._odometer else None,
             metric=score.metric,
             score=score.value,
             clients={name: ClientScore(of.value, of.loss) for name, of in score.clients.items()},
@@ -829,7 +829,7 @@ class Rounds:
 
     def _finish(self, folder: RunFolder) -> None:
         folder.note_model(self._model.state_dict())
-        self.parts.at_end(folder, self._meter.history if self._meter else History())
+        self.parts.at_end(folder, self._odometer.history if self._odometer else History())
 
 
 def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -20,7 +20,7 @@ from securefl.algorithms.algorithm import (
 )
 from securefl.simulation.graphed import GraphedPasses
 from securefl.simulation.processes.ipc import ALIGNED
-from securefl.simulation.stacked.wide_model import parts
+from securefl.simulation.stacked.model import parts
 from securefl.types import State
 
 TENSOR_CORE_CHANNELS = 8

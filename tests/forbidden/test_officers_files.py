@@ -29,7 +29,13 @@ from securefl.exchange.card_keys import ALONE, Quorum, card_about
 from securefl.exchange.sums import Sender
 from securefl_keys import layout, rotation
 from securefl_keys.authority_keys import FolderKeeper, load_all, load_authority
-from securefl_keys.bundle import Manifest, RosterTrust, SoundBundle, load_bundle, process_identity
+from securefl_keys.bundle import (
+    Manifest,
+    RosterTrust,
+    VerifiedBundle,
+    load_bundle,
+    process_identity,
+)
 from securefl_keys.certificate_form import ROLES
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import _entry, export, export_all
@@ -95,8 +101,8 @@ def contents(directory):
 
 def test_every_role_is_told_the_same_officers(panel):
     """In order, the authority first; each card opens under its own officer's secret alone."""
-    bundles = {role: SoundBundle.load(panel.export() / role, role) for role in ["client"]}
-    bundles |= {r: SoundBundle.load(panel.root / "new" / r, r) for r in ROLES}
+    bundles = {role: VerifiedBundle.load(panel.export() / role, role) for role in ["client"]}
+    bundles |= {r: VerifiedBundle.load(panel.root / "new" / r, r) for r in ROLES}
     (key_id,) = {bundle.card_keys.key_id for bundle in bundles.values()}
     assert {bundle.officers() for bundle in bundles.values()} == {PANEL}
     assert {bundle.card_keys.quorum for bundle in bundles.values()} == {Quorum(2, 3)}
@@ -120,7 +126,7 @@ def test_every_role_is_told_the_same_officers(panel):
 
 def test_an_officer_knows_its_number_and_the_quorum(panel):
     """From 0, which is the authority's."""
-    bundle = SoundBundle.load(panel.export() / "officer", "officer")
+    bundle = VerifiedBundle.load(panel.export() / "officer", "officer")
     for number, name in enumerate(OFFICERS, 1):
         secret, found, quorum = panel.officer(name, bundle)
         assert (found, quorum) == (number, Quorum(2, 3))
@@ -141,7 +147,7 @@ def test_without_officers_nothing_is_as_with_them(made):
     assert not (made.keys / layout.OFFICERS).exists()
     assert RosterTrust(load_roster(made.keys)).officers() == ("authority",)
     for role in ROLES:
-        bundle = SoundBundle.load(made.export(f"of {role}") / role, role)
+        bundle = VerifiedBundle.load(made.export(f"of {role}") / role, role)
         assert bundle.officers() == ("authority",)
         assert bundle.card_keys.quorum == ALONE
     assert load_all(made.keys, PASSPHRASE).public.key_id == bundle.card_keys.key_id
@@ -155,7 +161,7 @@ def test_the_authority_can_be_alone_again(panel):
     assert found.public.epoch == 3
     assert load_officers(panel.keys, now()).names == ("authority",)
     assert load_client(panel.keys).key_id == load_authority(panel.keys, PASSPHRASE).key_id
-    bundle = SoundBundle.load(panel.export() / "client", "client")
+    bundle = VerifiedBundle.load(panel.export() / "client", "client")
     assert bundle.officers() == ("authority",)
     assert bundle.card_keys.quorum == ALONE
     with pytest.raises(CertificateRefused, match="none of the officers in force, authority"):
@@ -207,7 +213,7 @@ def test_an_officer_is_renewed(panel):
     request = panel.root / "olga" / layout.IDENTITY_REQUEST
     approval = JoinApproval(read_request(request.read_text()), request.with_suffix(".crt"))
     renew(panel.keys, [approval], PASSPHRASE)
-    bundle = SoundBundle.load(panel.export() / "officer", "officer")
+    bundle = VerifiedBundle.load(panel.export() / "officer", "officer")
     assert panel.officer("olga", bundle)[1] == 1
 
 
@@ -393,7 +399,7 @@ def test_new_officers_that_were_cut_off_are_finished(made, monkeypatch):
         set_officers(made.keys, PASSPHRASE, cards, needed=2)
     monkeypatch.undo()
     assert load_officers(made.keys, now()) is None
-    bundle = SoundBundle.load(made.export() / "officer", "officer")
+    bundle = VerifiedBundle.load(made.export() / "officer", "officer")
     assert bundle.officers() == PANEL
     assert made.officer("otto", bundle)[1] == 2
 
@@ -411,12 +417,12 @@ def test_without_their_cards_no_rotation_is_begun(panel):
 def test_secrets_of_epochs_before_are_deleted(panel):
     """Once the next is in force, and not before: the one in force is needed meanwhile."""
     folder = panel.root / "olga"
-    before = SoundBundle.load(panel.export("two") / "officer", "officer")
+    before = VerifiedBundle.load(panel.export("two") / "officer", "officer")
     cards = panel.cards(3)
     assert panel.officer("olga", before)[1] == 1
     assert card_secrets(folder).keys() == {2, 3}
     rotate(panel.keys, PASSPHRASE, cards=cards)
-    after = SoundBundle.load(panel.export("three") / "officer", "officer")
+    after = VerifiedBundle.load(panel.export("three") / "officer", "officer")
     assert panel.officer("olga", after)[0].origin.epoch == 3
     assert card_secrets(folder).keys() == {3}
     with pytest.raises(KeyFileError, match=r"card-2\.key: missing"):
@@ -439,7 +445,7 @@ def test_an_officers_secret_is_closed_and_sealed(panel):
     """0600, under the identity's passphrase; no other secret key serves for it, nor it for one."""
     path = panel.root / "olga/card-2.key"
     assert path.stat().st_mode & 0o777 == 0o600
-    bundle = SoundBundle.load(panel.export() / "officer", "officer")
+    bundle = VerifiedBundle.load(panel.export() / "officer", "officer")
     with pytest.raises(WrongPassphrase):
         load_officer(panel.root / "olga", bundle, "another")
     with pytest.raises(KeyFileError, match="not a sealed secret key of authority for cards"):
@@ -457,7 +463,7 @@ def test_an_officers_secret_is_closed_and_sealed(panel):
 @pytest.mark.parametrize("how", ["another key", "another epoch", "none"])
 def test_another_secret_than_the_listed_ones_is_refused(panel, how):
     """It opens no card that anybody makes; the way out is a new card key."""
-    bundle = SoundBundle.load(panel.export() / "officer", "officer")
+    bundle = VerifiedBundle.load(panel.export() / "officer", "officer")
     path = panel.root / "olga/card-2.key"
     path.unlink()
     if how == "another key":
@@ -474,7 +480,7 @@ def test_who_is_no_officer_in_force_loads_no_secret(panel):
     """A client, and an officer that was not set."""
     joined(panel.keys, panel.root, "oona", "of oona", "officer")
     panel.card("oona", 2)
-    bundle = SoundBundle.load(panel.export() / "officer", "officer")
+    bundle = VerifiedBundle.load(panel.export() / "officer", "officer")
     for name in ("oona", "alice"):
         with pytest.raises(CertificateRefused, match="none of the officers in force"):
             panel.officer(name, bundle)
@@ -585,7 +591,7 @@ def test_a_bundle_whose_officers_are_gone_is_refused(panel, how):
         set_officers(panel.keys, PASSPHRASE, [])
         shutil.copy(panel.keys / layout.OFFICERS, copy / layout.OFFICERS)
     with pytest.raises(KeyFileError, match=r"missing|another key|not the file that was signed"):
-        SoundBundle.load(copy, "client")
+        VerifiedBundle.load(copy, "client")
 
 
 def test_a_list_that_goes_with_another_roster_is_refused(panel):
@@ -630,9 +636,9 @@ def test_every_bundle_lists_the_officers_file(panel):
 
 def test_a_process_takes_up_new_officers(panel):
     """They come in a newer bundle of its role; nobody goes back to the ones before."""
-    old = SoundBundle.load(panel.export("two") / "client", "client")
+    old = VerifiedBundle.load(panel.export("two") / "client", "client")
     rotate(panel.keys, PASSPHRASE, cards=panel.cards(3))
-    new = SoundBundle.load(panel.export("three") / "client", "client")
+    new = VerifiedBundle.load(panel.export("three") / "client", "client")
     files = [json.dumps({str(p): t for p, t in one.bundle.texts.items()}) for one in (old, new)]
     assert old.newer(files[1]).card_keys.key_id == new.card_keys.key_id
     with pytest.raises(KeyFileError, match="older"):
@@ -643,7 +649,7 @@ def test_an_authority_passes_on_a_bundle_for_officers(made):
     """It is of its role, sound, and news to one that has an older one."""
     standing = FolderKeeper(made.keys, PASSPHRASE).now()
     assert {*standing.bundles} == {"client", "server", "officer"}
-    old = SoundBundle.load(made.export() / "officer", "officer")
+    old = VerifiedBundle.load(made.export() / "officer", "officer")
     rotate(made.keys, PASSPHRASE)
     new = FolderKeeper(made.keys, PASSPHRASE).now().bundles["officer"]
     assert old.newer(new).age > old.age

@@ -16,7 +16,7 @@ from securefl.exchange.policy import OpeningRule
 from securefl_cli.roles import officer_process
 from securefl_keys import layout
 from securefl_keys.authority_keys import FolderKeeper
-from securefl_keys.bundle import SoundBundle
+from securefl_keys.bundle import VerifiedBundle
 from securefl_keys.policy import DEFAULT
 
 STRICT = replace(
@@ -34,7 +34,9 @@ class Consortium:
             self.before = self.keeper.now()
             self.officers.site.sign(STRICT)
             self.officers.site.export("after")
-        self.bundle = SoundBundle.load(self.officers.site.folder / "after" / "officer", "officer")
+        self.bundle = VerifiedBundle.load(
+            self.officers.site.folder / "after" / "officer", "officer"
+        )
 
     def olga(self, said):
         """An officer's process that begins with the new bundle."""

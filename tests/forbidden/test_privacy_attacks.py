@@ -526,7 +526,7 @@ def tried(level, names):
 
 def after_one_round(rounds):
     """What there is then is all numbers, and something was spent."""
-    rounds._meter.epsilon = lambda done: None  # what it spends is another test's
+    rounds._odometer.epsilon = lambda done: None  # what it spends is another test's
 
     def stop(metrics):
         raise RoundDoneError
@@ -539,7 +539,7 @@ def after_one_round(rounds):
     assert not metrics.dropped
     tensors = [v for named in rounds._state.tensors.values() for v in named.values()]
     assert all(torch.isfinite(value).all() for value in tensors)
-    assert rounds._meter.history.events(rounds._meter.spending.level)
+    assert rounds._odometer.history.events(rounds._odometer.spending.level)
     return "ran"
 
 

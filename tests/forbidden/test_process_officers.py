@@ -57,7 +57,7 @@ from securefl.types import Kind, MessageSpec
 from securefl_cli.roles import officer_process
 from securefl_keys import layout
 from securefl_keys.authority_keys import FolderKeeper
-from securefl_keys.bundle import SoundBundle
+from securefl_keys.bundle import VerifiedBundle
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "cheap_guesses")
 RUN, SPEC = "ab" * 32, MessageSpec("1/mean", Kind.STATISTICS, 5)
@@ -87,7 +87,7 @@ def kept(own_consortium, tmp_path):
     """
     site = own_consortium.site
     folder = site.folder / "olga"
-    old = SoundBundle.load(site.folder / "bundles" / "officer", "officer")
+    old = VerifiedBundle.load(site.folder / "bundles" / "officer", "officer")
     config = OfficersJob(own_consortium, tmp_path / "job", SEALED, made_up_task()).config
 
     def started(given=old):

@@ -26,7 +26,7 @@ from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.sums import Sender
 from securefl_keys import layout, rotation
 from securefl_keys.authority_keys import FolderKeeper, load_all
-from securefl_keys.bundle import SoundBundle
+from securefl_keys.bundle import VerifiedBundle
 from securefl_keys.consortium import init_folder
 from securefl_keys.export import export
 from securefl_keys.identity import load_identities
@@ -254,7 +254,7 @@ def test_a_bundle_of_an_older_epoch_is_no_news(consortium):
     export(consortium.keys, "client", consortium.root / "old", PASSPHRASE)
     rotate(consortium.keys, PASSPHRASE)
     export(consortium.keys, "client", consortium.root / "new", PASSPHRASE)
-    old, new = (SoundBundle.load(consortium.root / name, "client") for name in ("old", "new"))
+    old, new = (VerifiedBundle.load(consortium.root / name, "client") for name in ("old", "new"))
     files = {str(path): text for path, text in old.bundle.texts.items()}
     with pytest.raises(KeyFileError, match="older"):
         new.newer(json.dumps(files))
@@ -271,7 +271,7 @@ def test_files_of_two_epochs_are_no_bundle(consortium):
         mixed = shutil.copytree(consortium.root / "new", consortium.root / f"mixed-{path.name}")
         shutil.copy(consortium.root / "old" / path, mixed / path)
         with pytest.raises(KeyFileError):
-            SoundBundle.load(mixed, "client")
+            VerifiedBundle.load(mixed, "client")
 
 
 def federation_of(consortium):

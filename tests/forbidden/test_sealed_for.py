@@ -28,7 +28,7 @@ from securefl.federation.total import Terms
 from securefl.network import sealed_for
 from securefl.network.sealed_for import SealedFor
 from securefl.types import Kind, MessageSpec
-from securefl_keys.bundle import SoundBundle
+from securefl_keys.bundle import VerifiedBundle
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 
@@ -123,7 +123,7 @@ def test_a_run_that_is_begun_anew_under_others_is_refused_by_its_clients(tmp_pat
     OnTask(job).run()
     shutil.rmtree(job.folder / "run")
     shutil.rmtree(job.folder / "authority")
-    monkeypatch.setattr(SoundBundle, "officers", lambda _: NEW)
+    monkeypatch.setattr(VerifiedBundle, "officers", lambda _: NEW)
     loop = OnTask(job)
     with pytest.raises(SecureFLError):
         loop.run()

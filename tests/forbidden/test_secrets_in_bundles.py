@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from securefl.errors import SecretFound
 from securefl_keys.authority_keys import load_all
-from securefl_keys.bundle import SoundBundle
+from securefl_keys.bundle import VerifiedBundle
 from securefl_keys.export import export, export_all
 from securefl_keys.key_files import require_no_secret
 from securefl_keys.verification import verify
@@ -70,7 +70,7 @@ def test_bundles_hold_just_these_files(consortium):
 
 def test_every_role_is_told_the_same_key(consortium):
     """Which makes cards and opens none."""
-    sound = {role: SoundBundle.load(consortium.bundle(role), role) for role in BUNDLES}
+    sound = {role: VerifiedBundle.load(consortium.bundle(role), role) for role in BUNDLES}
     own = load_all(consortium.keys, PASSPHRASE).public
     for bundle in sound.values():
         assert (bundle.card_keys.key_id, bundle.card_keys.epoch) == (own.key_id, own.epoch)

@@ -25,7 +25,7 @@ from securefl.errors import (
     UnknownClient,
 )
 from securefl_keys import certificates
-from securefl_keys.bundle import RosterTrust, SoundBundle, process_identity
+from securefl_keys.bundle import RosterTrust, VerifiedBundle, process_identity
 from securefl_keys.certificate_form import (
     Holder,
     is_p256,
@@ -204,7 +204,7 @@ def test_an_expired_transport_certificate_is_refused(consortium, roster, role):
 
 def test_the_door_looks_at_the_clock_of_the_moment(consortium, monkeypatch):
     """A bundle that was loaded in time refuses who has expired since."""
-    bundle = SoundBundle.load(consortium.bundle("server"), "server")
+    bundle = VerifiedBundle.load(consortium.bundle("server"), "server")
     certificate = transport_in(consortium.root / "alice")
     assert bundle.transport_holder(certificate, "client") == "alice"
     later = now() + timedelta(days=399)

@@ -35,7 +35,7 @@ from securefl.audit.encryption.opened import (
 from securefl.audit.encryption.report_section import encryption_section
 from securefl.audit.findings import Findings
 from securefl.audit.rules import Verdict
-from securefl.crypto.derived import KEY_DEVIATION
+from securefl.crypto import KEY_DEVIATION
 from securefl.crypto.params import MATCHES, SUMS, SumParameters
 from securefl.crypto.seal_ring import SealRing
 from securefl.exchange.card_keys import Quorum

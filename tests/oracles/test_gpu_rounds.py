@@ -23,7 +23,7 @@ import securefl
 from securefl.build.simulation import simulated
 from securefl.evaluation.evaluator import Evaluator
 from securefl.simulation import graphed
-from securefl.simulation.stacked.wide_model import wide
+from securefl.simulation.stacked.model import stacked
 from securefl.simulation.workspace import Workspace
 
 DEVICE = os.environ.get("SECUREFL_TEST_DEVICE", "cuda")
@@ -102,7 +102,7 @@ def test_graphs_stand_in_for_passes(algorithm, engine, monkeypatch):
 @pytest.mark.parametrize(("width", "laid_out"), [(8, True), (4, False)])
 def test_channels_that_fill_tensor_cores_are_last(width, laid_out):
     """Side by side, of models that have a multiple of eight in each convolution."""
-    model = wide(task("cnn", width=width).model.float().to(DEVICE), 3)
+    model = stacked(task("cnn", width=width).model.float().to(DEVICE), 3)
     layers = [of for of in Workspace(model, 3).model.modules() if isinstance(of, nn.Conv2d)]
     is_last = layers[-1].weight.is_contiguous(memory_format=torch.channels_last)
     assert is_last is (laid_out and DEVICE == "cuda")

@@ -21,7 +21,7 @@ from securefl.runs.folder_files import OFFICERS_OPENINGS, OPENINGS
 from securefl.settings.digests import settings_digest, study_digest
 from securefl_cli.roles import officer_process
 from securefl_keys.authority_keys import FolderKeeper, load_authority
-from securefl_keys.bundle import SoundBundle
+from securefl_keys.bundle import VerifiedBundle
 from securefl_keys.officer_card import load_officer, make_card
 from securefl_keys.rotation import rotate, set_officers
 
@@ -150,7 +150,7 @@ def test_an_officer_starts_again_after_a_rotation_with_its_old_bundle(consortium
     site, said = consortium.site, []
     folder, old = (
         site.folder / "olga",
-        SoundBundle.load(site.folder / "bundles" / "officer", "officer"),
+        VerifiedBundle.load(site.folder / "bundles" / "officer", "officer"),
     )
     config = job.config
 

@@ -13,10 +13,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from ring_by_hand import coefficients
 
 import securefl.crypto.one_time
-from securefl.crypto import seal_ring
+from securefl.crypto import KEY_DEVIATION, seal_ring
 from securefl.crypto.ciphertext_codec import unpacked
 from securefl.crypto.derived import (
-    KEY_DEVIATION,
     common_polynomial,
     error_polynomial,
     error_seed,

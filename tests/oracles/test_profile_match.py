@@ -22,8 +22,8 @@ from match_parties import (
 )
 from scipy import stats
 
+from securefl.crypto import KEY_DEVIATION
 from securefl.crypto.ciphertext_codec import unpacked
-from securefl.crypto.derived import KEY_DEVIATION
 from securefl.crypto.one_time import OneTimeKey, polynomial_in, ring, score_of, weighed
 from securefl.crypto.params import MATCHES
 from securefl.errors import DataError, ValueRefused

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from securefl.crypto.derived import KEY_DEVIATION
+from securefl.crypto import KEY_DEVIATION
 from securefl.crypto.params import MATCHES, SUMS
 
 DOCS = Path(__file__).parents[2] / "docs"

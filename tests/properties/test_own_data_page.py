@@ -18,7 +18,7 @@ from securefl.report.repeated import repeated
 from securefl.runs.folder_reader import read_run
 from securefl.settings.load import load_config
 from securefl_cli.main import main
-from securefl_keys.bundle import SoundBundle
+from securefl_keys.bundle import VerifiedBundle
 
 PAGE = Path(__file__).parents[2] / "docs/own-data.md"
 
@@ -122,7 +122,7 @@ def test_the_demos_files_have_officers_where_they_are_asked_for(tmp_path):
     assert done.exit_code == 0, done.output
     config = load_config(tmp_path / "demo/job.toml")
     assert (config.exchange.needed, config.exchange.officers) == (2, 3)
-    bundle = SoundBundle.load(tmp_path / "demo/bundles/officer", "officer")
+    bundle = VerifiedBundle.load(tmp_path / "demo/bundles/officer", "officer")
     assert bundle.officers() == ("authority", "olga", "otto")
     assert bundle.card_keys.quorum == Quorum(2, 3)
     done = CliRunner().invoke(main, demo)

@@ -45,7 +45,7 @@ from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
 from securefl.types import Kind, State
 from securefl_keys.authority_keys import FolderKeeper
-from securefl_keys.bundle import SoundBundle
+from securefl_keys.bundle import VerifiedBundle
 
 COPIES = pytest.mark.parametrize("n", [2_500, pytest.param(10_000, marks=pytest.mark.full)])
 STATE = State(
@@ -443,7 +443,7 @@ def test_no_changed_request_is_opened(federate, blind, n):
 def test_no_changed_bundle_is_taken_up(made_consortium, role, n):
     """The consortium's authority has signed every byte of its files; JSON's own spaces are free."""
     files = FolderKeeper(made_consortium.keys, PASSPHRASE).now().bundles[role]
-    bundle = SoundBundle.load(made_consortium.bundle(role), role)
+    bundle = VerifiedBundle.load(made_consortium.bundle(role), role)
     assert bundle.newer(files).age == bundle.age
     take = lambda changed: bundle.newer(changed.decode(errors="replace"))  # noqa: E731
     wanted = json.loads(files)

@@ -15,7 +15,7 @@ from securefl.crypto.artefact import Origin
 from securefl.crypto.derived import group_secret
 from securefl.exchange.card_keys import Quorum, card_about
 from securefl_keys import layout
-from securefl_keys.bundle import SoundBundle, load_bundle
+from securefl_keys.bundle import VerifiedBundle, load_bundle
 from securefl_keys.identity import open_ca_key, open_identity_key
 from securefl_keys.officer_card import OfficerCard, load_officer
 from securefl_keys.roster import OfficersFile
@@ -75,7 +75,7 @@ def test_the_frozen_folder_is_olgas(monkeypatch, tmp_path):
     shutil.copytree(FILES / "olga", tmp_path / "olga")
     for path in (tmp_path / "olga").iterdir():
         path.chmod(0o600)
-    sound = SoundBundle.load(FILES / "bundle", "officer")
+    sound = VerifiedBundle.load(FILES / "bundle", "officer")
     secret, number, quorum = load_officer(tmp_path / "olga", sound, "of olga")
     assert (secret.key_id, secret.origin) == (OLGA, ORIGIN)
     assert (number, quorum) == (1, Quorum(2, 3))

@@ -77,11 +77,11 @@ class _Session:
         import torch
         from torch.nn import functional
 
-        from securefl.norms.patch_forward import full
+        from securefl.norms.patch_forward import in_full_precision
 
         if not seen:
             raise DataError("the model's last linear layer is not called in its forward pass")
-        z = full(seen[-1]).flatten(1)
+        z = in_full_precision(seen[-1]).flatten(1)
         z_last, z_global = (_features(reference, x) for reference in self.references)
         similar = [functional.cosine_similarity(z, other) for other in (z_global, z_last)]
         logits = torch.stack(similar, dim=1) / self.temperature
@@ -107,8 +107,8 @@ def _features(model: nn.Module, x: Tensor) -> Tensor:
     import torch
 
     from securefl.algorithms.features import observed_features
-    from securefl.norms.patch_forward import full
+    from securefl.norms.patch_forward import in_full_precision
 
     with torch.no_grad(), observed_features(model) as seen:
         model(x)
-    return full(seen[-1]).flatten(1)
+    return in_full_precision(seen[-1]).flatten(1)

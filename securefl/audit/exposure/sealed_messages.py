@@ -18,8 +18,9 @@ from typing import final
 import numpy as np
 
 from securefl.audit.statistics import too_far
+from securefl.crypto import KEY_DEVIATION
 from securefl.crypto.ciphertext_codec import Residues, split_payload, unpacked
-from securefl.crypto.derived import KEY_DEVIATION, SEED_BYTES
+from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.one_time import KeySum, OneTimeKey, Rows, ring
 from securefl.crypto.params import MATCHES, SUMS, RingParameters
 from securefl.errors import MessageRefused, PeerError

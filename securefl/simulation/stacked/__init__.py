@@ -1,1 +1,1 @@
-"""Clients side by side in one wide model."""
+"""Clients side by side in one stacked model."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from securefl.algorithms.algorithm import copied
 from securefl.exchange.layout import Row, Rows
 from securefl.federation.clients_round import ClientsRound
-from securefl.simulation.stacked.wide_model import parts, repeated
+from securefl.simulation.stacked.model import parts, repeated
 from securefl.types import ClientState, Contribution, Kind, NamedTensors, State, Total
 
 
@@ -82,12 +82,12 @@ def _side_by_side(rows: Rows) -> dict[str, Tensor]:
     }
 
 
-def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
+def separate(stacked: Contribution, n_clients: int) -> Iterator[Contribution]:
     """Yield each client's contribution: a `Row` for each kind, and a state of its own."""
-    sent = {kind: _rows(named, n_clients) for kind, named in wide.tensors.items()}
+    sent = {kind: _rows(named, n_clients) for kind, named in stacked.tensors.items()}
     tensors = {kind: list(in_main_memory(rows)) for kind, rows in sent.items()}
     kept = {
-        f.name: _kept(getattr(wide.client_state, f.name), n_clients) for f in fields(ClientState)
+        f.name: _kept(getattr(stacked.client_state, f.name), n_clients) for f in fields(ClientState)
     }
     for i in range(n_clients):
         client_state = ClientState(**{part: of[i] for part, of in kept.items()})

@@ -1,4 +1,4 @@
-"""Trainer of blocks of clients at once, side by side in one wide model.
+"""Trainer of blocks of clients at once, side by side in one stacked model.
 
 The best engine for models of linear layers that are not large, and on a GPU. Shorter batches are
 padded to the longest, and a client that has taken its steps waits for the longest.

@@ -1,4 +1,4 @@
-"""Grouping into blocks of clients of about equal work, and the wide models that they train in."""
+"""Grouping into blocks of clients of about equal work, and the models that blocks train in."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.sgd import SGD
 from securefl.data.samples import Samples, TensorSamples
 from securefl.federation.training import Training
-from securefl.simulation.stacked.wide_model import wide
+from securefl.simulation.stacked.model import stacked
 from securefl.simulation.workspace import Workspace
 
 LEAST_SHARE = 0.5
@@ -135,5 +135,5 @@ class Workspaces:
         if n_clients not in self._workspaces:
             for oldest in list(self._workspaces)[: 1 - MOST_WORKSPACES]:
                 del self._workspaces[oldest]
-            self._workspaces[n_clients] = Workspace(wide(self._model, n_clients), n_clients)
+            self._workspaces[n_clients] = Workspace(stacked(self._model, n_clients), n_clients)
         return self._workspaces[n_clients]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from securefl.errors import DataError
 from securefl.norms.padded import Present, padded_batch_norm
-from securefl.simulation.stacked.wide_model import parts, side_by_side, wide
+from securefl.simulation.stacked.model import parts, side_by_side, stacked
 
 _EXACT, _TOLERANCE = torch.float64, 1e-9
 _LEAST_BYTES = 4
@@ -81,9 +81,9 @@ def two_clients(model: nn.Module, rng: torch.Generator) -> tuple[nn.Module, list
     In double precision, so that a difference is not one of rounding.
 
     Raises:
-        DataError: as `wide`.
+        DataError: as `stacked`.
     """
-    both = wide(model, 2).to("cpu", _EXACT)
+    both = stacked(model, 2).to("cpu", _EXACT)
     alone = [copy.deepcopy(model).to("cpu", _EXACT) for _ in range(2)]
     with torch.no_grad():
         for name, parameter in both.named_parameters():

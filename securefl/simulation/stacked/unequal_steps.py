@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.algorithm import averaged_tensors
 from securefl.algorithms.solvers.solver import End, LocalSession, LocalSolver, Start, StepContext
-from securefl.simulation.stacked.wide_model import parts
+from securefl.simulation.stacked.model import parts
 from securefl.types import NamedTensors
 
 
@@ -39,7 +39,7 @@ class _Session:
     steps: Sequence[int]
     _n_taken: int = 0
     _kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """Tensors of clients that have ended: a view of the wide model, and a copy."""
+    """Tensors of clients that have ended: a view of the stacked model, and a copy."""
 
     def gradients(self, around: StepContext) -> None:
         self._keep_those_who_ended()
@@ -50,8 +50,8 @@ class _Session:
         if ended := [i for i, n in enumerate(self.steps) if n == self._n_taken]:
             for named in averaged_tensors(self.model).values():
                 for value in named.values():
-                    # The view is of the wide model, which trains on; the copy is the client's model
-                    # of now.
+                    # The view is of the stacked model, which trains on; the copy is the client's
+                    # model of now.
                     of = parts(value.detach(), len(self.steps))
                     self._kept += [(of[i], of[i].clone()) for i in ended]
 

@@ -1,4 +1,4 @@
-"""Wide model: several clients' models side by side, in groups of channels that do not mix.
+"""Stacked model: several clients' models side by side, in groups of channels that do not mix.
 
 Axes: K clients, B batch, C channels. Each parameter has K C in the place of C along its first axis,
 each batch K C channels, client after client. Layers that work channel by channel (BN, activations,
@@ -21,7 +21,7 @@ from securefl.norms.weight_standardization import Convolution, Standardisation, 
 
 
 @final
-class WideLinear(nn.Linear):
+class StackedLinear(nn.Linear):
     """K linear layers side by side; `weight` is (K Cout, Cin)."""
 
     n_clients: int
@@ -38,7 +38,7 @@ class WideLinear(nn.Linear):
         return y if self.bias is None else y + self.bias.to(y.dtype)  # as under autocast
 
 
-def wide(model: nn.Module, n_clients: int) -> nn.Module:
+def stacked(model: nn.Module, n_clients: int) -> nn.Module:
     """Build one model of `n_clients` copies of a model side by side, with the same names.
 
     Raises:
@@ -54,16 +54,16 @@ def wide(model: nn.Module, n_clients: int) -> nn.Module:
         if isinstance(layer, Shortcut | Joined):
             layer.n_groups *= n_clients
         elif any(True for _ in (*layer.parameters(recurse=False), *layer.buffers(recurse=False))):
-            _widen(name, layer, n_clients)
+            _stack(name, layer, n_clients)
     return model
 
 
-def _widen(name: str, layer: nn.Module, n_clients: int) -> None:
+def _stack(name: str, layer: nn.Module, n_clients: int) -> None:
     if type(layer) in (nn.Linear, StandardisedLinear):
         standardisation = layer.standardisation if isinstance(layer, StandardisedLinear) else None
         vars(layer).update(n_clients=n_clients, standardisation=standardisation)
         # A change of class alone keeps the layer's name, hooks and parameters.
-        layer.__class__ = WideLinear
+        layer.__class__ = StackedLinear
     elif isinstance(layer, Convolution):
         # Groups keep clients apart, so the weight has the input channels of one client's layer.
         layer.groups *= n_clients
@@ -95,7 +95,7 @@ def repeated(value: Tensor, n_clients: int) -> Tensor:
 
 
 def parts(value: Tensor, n_clients: int) -> Tensor:
-    """Return a view of a wide tensor with clients along the first axis."""
+    """Return a view of a stacked tensor with clients along the first axis."""
     if not value.dim():
         return value.expand(n_clients)
     of: Tensor = value.unflatten(0, (n_clients, value.shape[0] // n_clients))
