@@ -32,6 +32,10 @@ from securefl.runs.loop import Rounds
 
 ROOT = Path(securefl.__file__).parent
 N_CLIENTS = 4
+AIM = 0.11
+"""Share of import statements that is aimed at."""
+N_FOLDERS = 8
+"""Folders that are printed: those that are furthest beyond it."""
 KINDS = (FrozenBN, FixBN, Window, RoundNorm)
 
 
@@ -134,22 +138,24 @@ def setting() -> Walk:
     return Walk(held).of(work)
 
 
-def imports() -> tuple[int, int]:
-    """Return the numbers of import statements and of lines of code in the three packages."""
-    n_statements, n_lines = 0, 0
-    for folder in (ROOT, *(ROOT.parent / name for name in ("cli", "keys"))):
-        for path in folder.rglob("*.py"):
-            text = path.read_text()
+def imports() -> dict[str, tuple[int, int]]:
+    """Return the numbers of import statements and of lines of code by folder."""
+    found: dict[str, tuple[int, int]] = {}
+    for package in (ROOT, *(ROOT.parent / name for name in ("cli", "keys"))):
+        for path in package.rglob("*.py"):
+            text, inside = path.read_text(), path.relative_to(package).parts
             nodes = [*ast.walk(ast.parse(text))]
-            n_statements += sum(isinstance(node, ast.Import | ast.ImportFrom) for node in nodes)
             written = {
                 n for n, line in enumerate(text.splitlines(), 1) if line.split("#")[0].strip()
             }
             for node in nodes:
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                     written -= {*range(node.lineno, (node.end_lineno or 0) + 1)}
-            n_lines += len(written)
-    return n_statements, n_lines
+            folder = inside[0] if package == ROOT and len(inside) > 1 else package.name
+            n_statements, n_lines = found.get(folder, (0, 0))
+            n_statements += sum(isinstance(node, ast.Import | ast.ImportFrom) for node in nodes)
+            found[folder] = n_statements, n_lines + len(written)
+    return found
 
 
 @click.command(help=__doc__)
@@ -166,9 +172,14 @@ def main() -> None:
     walk = setting()
     print(f'algorithm.name = "fixbn": {len(walk.modules)} modules hold it')
     print("    " + " ".join(walk.modules))
-    n_statements, n_lines = imports()
+    by_folder = imports()
+    n_statements, n_lines = map(sum, zip(*by_folder.values(), strict=True))
     share = 100 * n_statements / n_lines
     print(f"{n_statements} import statements in {n_lines} lines of code: {share:.1f} %")
+    beyond = {folder: n - AIM * n_lines for folder, (n, n_lines) in by_folder.items()}
+    for folder in sorted(beyond, key=beyond.__getitem__, reverse=True)[:N_FOLDERS]:
+        n, of = by_folder[folder]
+        print(f"    {folder}: {n} in {of}, {100 * n / of:.1f} %, {beyond[folder]:.0f} beyond 11 %")
 
 
 if __name__ == "__main__":

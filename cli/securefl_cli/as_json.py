@@ -13,8 +13,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for pr
 
 
 def say_json(found: Any) -> None:
-    """Print results on one line; a number that is not finite, which JSON has not, as null."""
-    click.echo(json.dumps(_plain(found), ensure_ascii=False))
+    """Print results on one line of ASCII, of which no terminal takes anything for an order.
+
+    A number that is not finite, which JSON has not, is null.
+    """
+    click.echo(json.dumps(_plain(found)))
 
 
 def _plain(found: Any) -> Any:

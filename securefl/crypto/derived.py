@@ -36,7 +36,11 @@ _SPARE = 64
 
 @final
 class SecretArray(Held, np.ndarray):
-    """Array of a key or an error, which a `repr` does not show; so is what numpy makes of it."""
+    """Array of a key or an error, which a `repr` does not show.
+
+    So are views of it, its copies, and what arithmetic makes of it; `np.array`, `np.where` and
+    functions that are given a place for their result make plain arrays.
+    """
 
     __slots__ = ()
     __array_priority__ = 1.0  # so that numpy joins several to one of this class

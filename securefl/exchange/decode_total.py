@@ -72,7 +72,7 @@ class TotalDecoder:
                 these messages, or one of them is rubbish), or of more than digits hold, or
                 ciphertexts that do not count the same clients, or slots that are not empty.
         """
-        weight, n_clients = self._weighed(slots), self.n_clients
+        (weight, sound), n_clients = self._weighed(slots), self.n_clients
         digits = Digits.of(self.parameters, n_values)
         if len(digits.gain_bits) > 1 and n_clients > MOST_CLIENTS:
             raise MessageRefused(
@@ -81,18 +81,21 @@ class TotalDecoder:
         filled = slots[:, :-BOOKKEEPING_SLOTS].ravel()
         sums = digits.joined(filled, n_values)
         empty = filled[len(digits.gain_bits) * n_values :]
-        if np.abs(empty).max(initial=0.0) > EMPTY + 16 * self.deviation:
-            raise MessageRefused(SPOILT)
+        sound &= bool(np.abs(empty).max(initial=0.0) <= EMPTY + 16 * self.deviation)
         # Never finer than a slot's last bit: a client that lies about its weight must not get at
         # the digits below.
         finest_bits = digits.finest_bits + self.slot_bits + floor(log2(weight))
         values = relatively_rounded(sums / weight, precision_bits, finest_bits)
-        if not are_in_range(values, digits.max_value * (1 + COUNT_TOLERANCE)):
+        sound &= are_in_range(values, digits.max_value * (1 + COUNT_TOLERANCE))
+        if not sound:  # at the end alone: an earlier refusal would tell by its time which it was
             raise MessageRefused(SPOILT)
         return OpenedSum(values, min(weight, 1.0), n_clients)
 
-    def _weighed(self, slots: Values) -> float:
-        """Return the clients' weight, where all ciphertexts count just these."""
+    def _weighed(self, slots: Values) -> tuple[float, bool]:
+        """Return the clients' weight, where all ciphertexts count just these, and if it is sound.
+
+        It is 1 where it is not.
+        """
         weights, ones = slots[:, -BOOKKEEPING_SLOTS], slots[:, -1]
         if not np.isfinite(slots).all() or np.abs(ones - self.n_clients).max() > COUNT_TOLERANCE:
             raise MessageRefused(UNCOUNTED)
@@ -100,9 +103,8 @@ class TotalDecoder:
         # All ciphertexts carry one weight; the median drops a slot that noise has moved most.
         weight = float(np.median(rounded_weights))
         spread = 2.0**-self.weight_bits + 16 * self.deviation
-        if not 0 < weight <= 1 + spread or np.ptp(rounded_weights) > spread:
-            raise MessageRefused(SPOILT)
-        return weight
+        sound = bool(0 < weight <= 1 + spread and np.ptp(rounded_weights) <= spread)
+        return (weight if sound else 1.0), sound
 
 
 def rounded(values: Values, bits: int) -> Values:

@@ -1,5 +1,6 @@
 """Key material that stays where it was made or read, and that no text shows."""
 
+from collections.abc import Iterator
 from typing import Any, NoReturn, SupportsIndex, final
 
 _FIELDS = "__dataclass_fields__"
@@ -19,6 +20,10 @@ class Held:
 
     def __reduce__(self) -> NoReturn:
         _refuse(self)
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        """Show rich, which would take a dataclass apart, the class alone."""
+        return iter(())
 
 
 @final

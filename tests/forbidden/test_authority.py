@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from itertools import combinations
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from securefl.errors import (
     TotalRefused,
     UnknownSender,
 )
+from securefl.exchange import decode_total
 from securefl.exchange.card_keys import Quorum
 from securefl.exchange.decode_total import SPOILT, UNCOUNTED, TotalDecoder
 from securefl.exchange.digits import Digits
@@ -502,12 +504,14 @@ def test_a_client_that_lies_about_its_weight_gets_no_unrounded_digits(federation
     np.testing.assert_allclose(opened.values, 5e-4 / opened.weight, rtol=2.0**-24)
 
 
-def test_a_refusal_does_not_say_which_bound_a_total_breaks():
+def test_a_refusal_does_not_say_which_bound_a_total_breaks(monkeypatch):
     """A server that adds to a total, and has it refused in any case, would read it bit by bit.
 
-    A refused total holds no other list back, so it would read two of them.
+    A refused total holds no other list back, so it would read two of them. Nor does the time say
+    which: all is looked at before it is refused.
     """
-    spoilt = {}
+    spoilt, last = {}, Mock(wraps=decode_total.are_in_range)
+    monkeypatch.setattr(decode_total, "are_in_range", last)
     for what, place in {"values": (0, 0), "empty": (0, 1500), "weight": (0, -2)}.items():
         slots = np.zeros((1, 2048))
         slots[:, -2:] = 1.0, 3.0
@@ -516,6 +520,7 @@ def test_a_refusal_does_not_say_which_bound_a_total_breaks():
             TotalDecoder(SUMS, 3).decode(slots, 200, 24)
         spoilt[what] = str(caught.value)
     assert set(spoilt.values()) == {SPOILT}
+    assert last.call_count == len(spoilt)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 10_426, 3.002, np.nan])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import pickle
 import re
 import sys
@@ -18,6 +19,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from rich.console import Console
+from rich.traceback import Traceback
 
 from securefl.crypto import blind
 from securefl.crypto.blind import ContentKey
@@ -114,6 +117,16 @@ def told(call, error=Broken):
         return plain("".join(found.format()))
 
 
+def told_by_rich(call):
+    """The same as rich prints it."""
+    with pytest.raises(Broken) as caught:
+        call()
+    console = Console(width=200, record=True, file=io.StringIO())
+    of = type(caught.value), caught.value, caught.value.__traceback__
+    console.print(Traceback.from_exception(*of, show_locals=True, locals_max_string=10**6))
+    return plain(console.export_text())
+
+
 def words_of(array):
     """What a text has of an array, in each form in which arithmetic has it: its beginning."""
     small = np.asarray(array, np.int64)[:12]
@@ -193,6 +206,15 @@ def test_sealing_that_fails_shows_no_key(party, step):
     with broken(step):
         text = told(party.seal)
     assert "values=array" in text  # variables are in it
+    assert shown(text, party) == []
+
+
+@pytest.mark.parametrize("step", [SEALING[0], SEALING[2], SEALING[-1]])
+def test_rich_prints_what_has_failed_and_no_key(party, step):
+    """It looks into dataclasses, which those that hold a key refuse."""
+    with broken(step):
+        text = told_by_rich(party.seal)
+    assert "Broken:astep" in text.replace(" ", "")
     assert shown(text, party) == []
 
 

@@ -164,6 +164,10 @@ def test_a_foreign_folder_sends_no_commands_to_a_terminal(tmp_path, capsys):
     said = found.output + compared.output + capsys.readouterr().err
     assert r"\x1b]52;" in said
     assert "\x1b" not in said
+    write_run(tmp_path / "other", rows=[replace(FIRST, metric="m\x9b2J\u202e")])
+    as_json = CliRunner().invoke(compare, [str(tmp_path / "other"), "--json"]).output
+    assert r"m\u009b2J\u202e" in as_json
+    assert as_json.isascii()
     settings = json.loads((run / CONFIG).read_text())
     for rounds in (0, -3, True):
         settings["run"]["rounds"] = rounds
