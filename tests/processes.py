@@ -31,6 +31,7 @@ from securefl.exchange.policy import Policy
 from securefl.federation.lineage import Shown, Statement, beginning, over
 from securefl.federation.total import state_digest
 from securefl.network import bodies
+from securefl.network import client as calling
 from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.authority_line import Line
 from securefl.network.client import ClientProcess
@@ -427,6 +428,7 @@ def since_all_have_called(loop, joining):
     `joining` has the tasks of its clients once they call.
     """
     all_here, link, counts = Members.all_here, Line.link, False
+    connected, reached = calling.connected, set()
 
     def comes(members, name):
         task = joining.get(name)
@@ -444,7 +446,17 @@ def since_all_have_called(loop, joining):
         first = loop.keeper and within_s == loop.patience.joining_s
         return await link(line, max(within_s, CALLING_S) if first else within_s)
 
-    with patch.object(Members, "all_here", from_the_last), patch.object(Line, "link", called):
+    async def reaches(identity, trust, role, to, patience_s):
+        patient = patience_s if identity.name in reached else max(patience_s, CALLING_S)
+        found = await connected(identity, trust, role, to, patient)
+        reached.add(identity.name)
+        return found
+
+    with (
+        patch.object(Members, "all_here", from_the_last),
+        patch.object(Line, "link", called),
+        patch.object(calling, "connected", reaches),
+    ):
         yield
 
 
