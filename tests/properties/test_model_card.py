@@ -45,6 +45,19 @@ def test_a_hub_reads_its_front_matter(run):
     assert page.startswith("\n# three-hospitals\n")
 
 
+@pytest.mark.parametrize("score", [float("nan"), float("-inf"), 1e-05, 2.5e7, 0.5])
+def test_a_hub_reads_a_score_as_the_number_that_it_is(run, tmp_path, score):
+    folder = shutil.copytree(run[1], tmp_path / "run")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines[-1] = json.dumps(
+        json.loads(lines[-1]) | {"metric": "mae", "score": score, "accuracy": None, "pooled": None}
+    )
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    front = yaml.safe_load(model_card(folder).split("---\n")[1])
+    (measured,) = front["model-index"][0]["results"][0]["metrics"]
+    assert measured["value"] == pytest.approx(score, nan_ok=True)
+
+
 def test_data_are_counts_and_no_site_is_named(run):
     result, folder = run
     page = model_card(folder)
