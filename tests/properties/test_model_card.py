@@ -14,6 +14,7 @@ from torch import nn
 import securefl
 from securefl.errors import RunFolderError
 from securefl.export.card import model_card
+from securefl_cli.compare import compare
 from securefl_cli.export import card
 
 SITES = ("Charité", "Mayo|Clinic", "Rigshospitalet")
@@ -140,8 +141,14 @@ def test_a_folder_from_elsewhere_puts_nothing_live_on_the_page(run, tmp_path):
 def test_the_command_prints_or_writes_it(run, tmp_path):
     _, folder = run
     assert CliRunner().invoke(card, [str(folder)]).output == model_card(folder)
-    CliRunner().invoke(card, [str(folder), "--out", str(tmp_path / "README.md")])
-    assert (tmp_path / "README.md").read_text() == model_card(folder)
+    page = tmp_path / "README.md"
+    CliRunner().invoke(card, [str(folder), "--out", str(page)])
+    assert page.read_text() == model_card(folder)
+    page.write_text("mine")
+    for arguments in ([card, str(folder), "--out"], [compare, str(folder), "--html"]):
+        refused = CliRunner().invoke(arguments[0], [*arguments[1:], str(page)]).exception
+        assert "README.md: is there already; give another name, or remove it" in str(refused)
+    assert page.read_text() == "mine"
 
 
 def test_a_run_without_a_round_has_no_model(run, tmp_path):
