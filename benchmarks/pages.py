@@ -15,9 +15,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -30,8 +32,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from browser import CHROMIUM, browser  # type: ignore[import-not-found]
 
 MANY = ("--clients", "100", "--partition", "iid", "--set", "train.batch_size=8")
-WATCHED = {"MLP, 5 clients": (), "CNN, 5 clients": ("--model", "cnn"), "MLP, 100 clients": MANY}
+WATCHED = {
+    "MLP, 5 clients": (),
+    "MLP, 5 clients, with the bar": (),
+    "CNN, 5 clients": ("--model", "cnn"),
+    "MLP, 100 clients": MANY,
+}
 """Options of the runs that are watched, by their names."""
+WITH_BAR = {"MLP, 5 clients, with the bar"}
+"""Those whose `watch` has a terminal to draw in."""
 LONG = (
     *MANY,
     *("--algorithm", "fedbn"),  # each client is scored by itself, in each round
@@ -59,10 +68,34 @@ class Watched:
     """Requests of the page that were answered."""
 
 
-def started(*arguments: str) -> subprocess.Popen[str]:
+def started(*arguments: str, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
     """Start the command line with these arguments."""
-    command = [sys.executable, "-m", "securefl_cli", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    command, known = (
+        [sys.executable, "-m", "securefl_cli", *arguments],
+        os.environ | {"TERM": "xterm"},
+    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=known)
+
+
+@contextmanager
+def terminal() -> Iterator[int]:
+    """Yield the file of a terminal of 120 columns, in which all that is drawn is read."""
+    screen, drawn_in = os.openpty()
+    termios.tcsetwinsize(drawn_in, (24, 120))
+
+    def read() -> None:
+        with suppress(OSError):  # once nobody draws
+            while os.read(screen, 65536):
+                pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield drawn_in
+    finally:
+        os.close(drawn_in)
+        reader.join()
+        os.close(screen)
 
 
 def ended(process: subprocess.Popen[str], start: float) -> Cost:
@@ -77,12 +110,12 @@ def ended(process: subprocess.Popen[str], start: float) -> Cost:
     return Cost(time.perf_counter() - start, used.ru_utime + used.ru_stime)
 
 
-def watched(folder: Path, rounds: int, options: Sequence[str]) -> Watched:
-    """Run so many rounds, and follow them from another process and its page."""
+def watched(folder: Path, rounds: int, options: Sequence[str], stderr: int) -> Watched:
+    """Run so many rounds, and follow them from another process, its page and its `stderr`."""
     begun = time.perf_counter()
     run = started("run", "--rounds", str(rounds), "--out", str(folder), *options)
     watch_begun = time.perf_counter()
-    watch = started("watch", str(folder), "--once")
+    watch = started("watch", str(folder), "--once", stderr=stderr)
     assert watch.stdout
     address = watch.stdout.readline().removeprefix("Page: ").strip()
     with urlopen(address) as page:
@@ -118,10 +151,10 @@ def main(rounds: int, long_rounds: int, runs: int) -> None:
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        rows = {
-            name: watched(folder / f"watched-{number}", rounds, options)
-            for number, (name, options) in enumerate([*WATCHED.items()][:runs])
-        }
+        rows = {}
+        for number, (kind, options) in enumerate([*WATCHED.items()][:runs]):
+            with terminal() if kind in WITH_BAR else nullcontext(subprocess.DEVNULL) as stderr:
+                rows[kind] = watched(folder / f"watched-{number}", rounds, options, stderr)
         begun = time.perf_counter()
         alone = ended(started("watch", str(folder / "watched-0"), "--once"), begun)
         ended(started("run", "--rounds", str(long_rounds), "--out", str(folder / "long"), *LONG), 0)

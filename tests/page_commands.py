@@ -39,7 +39,7 @@ RUN_BY = {
     r": securefl audit .* --(sign|verify)": SIGNED,
     r": securefl audit .* --openings (?!.*--site)": f"{AUDIT}logs_alone_are_audited_where_no_data_are_given",
     r": securefl audit .* --site": f"{AUDIT}other_data_than_each_site_has_written_down_are_refused",
-    r": securefl audit \S+ --full": f"{AUDIT}quick_is_what_nobody_asked_for",
+    r": securefl audit \S+ --full": f"{AUDIT}full_is_an_audit_from_end_to_end",
     r": (securefl audit [^-]*( --quick)?( --keys \S+)?( --out \S+)?$|diff )": (
         f"{AUDIT}a_run_is_audited_from_end_to_end_and_the_same_twice"
     ),

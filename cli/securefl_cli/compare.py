@@ -110,7 +110,7 @@ def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:
     "--html",
     metavar="FILE.html",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="One page, too, with curves, results, and the settings in which the runs differ.",
+    help="One page, too, in a new file: curves, results, and the settings in which runs differ.",
 )
 @json_option
 def compare(runs: tuple[Path, ...], out: Path | None, html: Path | None, as_json: bool) -> None:
@@ -124,10 +124,13 @@ def compare(runs: tuple[Path, ...], out: Path | None, html: Path | None, as_json
       securefl compare runs/fedavg runs/fedtan --out both.png --html both.html
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.federation.ledger import Ledger
+    from securefl.io.files import require_new
     from securefl.report.plots import cost_figure, png, score_plot
     from securefl.runs.folder_reader import read_run
     from securefl.runs.folder_writer import way_on, write_atomically
 
+    if html:
+        require_new(html)
     records = {str(path): read_run(path) for path in runs}
     names = _labels([record.config.name for record in records.values()], list(records))
     for path, record in records.items():

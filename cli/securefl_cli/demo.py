@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from securefl_cli.compare import print_runs
+from securefl_cli.as_json import json_option, say_json
+from securefl_cli.compare import as_row, print_runs
 from securefl_cli.demo_sites import OFFICERS, demo_sites, prepare
 from securefl_cli.progress import progress_bar
 
@@ -46,7 +47,8 @@ RUNS = {
     metavar="DIR",
     help="Where the runs and the picture go; runs/<time>-demo where absent.",
 )
-def demo(
+@json_option
+def demo(  # noqa: PLR0913  (click gives each option)
     rounds: int | None,
     seed: int,
     out: Path | None,
@@ -54,6 +56,7 @@ def demo(
     sites: bool,
     preparing: bool,
     with_officers: bool,
+    as_json: bool,
 ) -> None:
     """Train one network at five clients with two classes of handwritten digits each.
 
@@ -82,12 +85,14 @@ def demo(
         raise click.UsageError(
             "--officers is of --sites: give both; a simulation has securefl run --officers 3"
         )
+    if preparing and as_json:
+        raise click.UsageError("--prepare runs nothing, so --json has no results: give one of them")
     officers = OFFICERS if with_officers else ()
     if preparing:
         prepare(rounds or 30, seed, folder, officers)
         return
     if sites:
-        demo_sites(rounds or 30, seed, folder, officers)
+        demo_sites(rounds or 30, seed, folder, officers, as_json=as_json)
         return
     rounds = rounds or 200
     click.echo("5 clients, 2 classes of handwritten digits each; an MLP 64-30-10, E = 5.", err=True)
@@ -97,13 +102,19 @@ def demo(
         config = load_config(None, [*settings, *common, f"run.name={_slug(name)}"])
         with progress_bar(name, rounds) as bar:
             results[name] = run_rounds(config, out=folder / _slug(name), progress=bar)
-    print_runs({name: (result.metrics, result.ledger) for name, result in results.items()})
+    runs = {name: (result.metrics, result.ledger) for name, result in results.items()}
     png = score_plot({name: result.metrics for name, result in results.items()})
     write_atomically(folder / "demo.png", png)
-    fedtan = results["FedTAN, encrypted"]
+    openings = results["FedTAN, encrypted"].openings
+    if as_json:
+        rows = [as_row(name, *of) for name, of in runs.items()]
+        said = {"runs": rows, "openings": len(openings)}
+        say_json(said | {"picture": folder / "demo.png", "folder": folder})
+        return
+    print_runs(runs)
     click.echo(
-        f"\nThe authority opened {len(fedtan.openings)} totals, each of "
-        f"{min(opening.n_clients for opening in fedtan.openings)} clients, and no single value."
+        f"\nThe authority opened {len(openings)} totals, each of "
+        f"{min(opening.n_clients for opening in openings)} clients, and no single value."
         f"\nPicture: {folder / 'demo.png'}\nRun folders, with ledgers: {folder}"
     )
 

@@ -64,11 +64,14 @@ officers = 3                   # two of the authority and two officers open sums
 """
 
 
-def demo_sites(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) -> None:
+def demo_sites(
+    rounds: int, seed: int, folder: Path, officers: Sequence[str] = (), *, as_json: bool = False
+) -> None:
     """Run the demo in this folder; raises PeerError where a process ends with an error."""
     from securefl.federation.ledger import Ledger
     from securefl.runs.folder_reader import read_run
-    from securefl_cli.compare import print_runs
+    from securefl_cli.as_json import say_json
+    from securefl_cli.compare import as_row, print_runs
 
     prepare(rounds, seed, folder, officers)
     words = ("--passphrase-file", "passphrase")
@@ -98,7 +101,12 @@ def demo_sites(rounds: int, seed: int, folder: Path, officers: Sequence[str] = (
         sites[KILLED] = join(KILLED)
         server.told(r"Run folder: (\S+)", show=True, beside=sites)
     record = read_run(folder / "run")
-    print_runs({"hospitals": (record.metrics, Ledger(list(record.ledger)))})
+    found = record.metrics, Ledger(list(record.ledger))
+    if as_json:
+        row = as_row("hospitals", *found)
+        say_json({"runs": [row], "openings": _n_opened(folder), "folder": folder / "run"})
+        return
+    print_runs({"hospitals": found})
     who = f"{1 + len(officers)} officers, of whom two are needed," if officers else "The authority"
     click.echo(
         f"\n{who} opened {_n_opened(folder)} totals, and no single value. No hospital's "

@@ -106,7 +106,7 @@ def export(  # noqa: PLR0913, PLR0917  (click gives each option)
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.md",
-    help="Write it there, as README.md of a model's repository; printed where absent.",
+    help="New file, as README.md of a model's repository; printed where absent.",
 )
 def card(run_folder: Path, out: Path | None) -> None:
     """Print the model card of the run RUN: Markdown, in the form that model hubs read.
@@ -119,8 +119,11 @@ def card(run_folder: Path, out: Path | None) -> None:
       securefl card runs/first --out model/README.md
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.export.card import model_card
+    from securefl.io.files import require_new
     from securefl.runs.folder_writer import write_atomically
 
+    if out:
+        require_new(out)
     text = model_card(run_folder)
     if out is None:
         click.echo(text, nl=False)

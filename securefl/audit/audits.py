@@ -87,6 +87,9 @@ class AuditEffort:
     """Shadow models that have not seen a record, of each record."""
     canaries: int
     inversion: inversion.InversionEffort
+    workers: int = 2
+    """Processes that shadow models are trained in: as many as the smallest machine has cores, or
+    one where all of them take less time than a process takes to start."""
 
 
 QUICK = AuditEffort("quick", 2, 2, 300, inversion.QUICK)
@@ -101,8 +104,6 @@ OF_THE_REPLAY = (
     "'rounds' and 'updates' on membership."
 )
 """Sentence on what follows from playing a run again."""
-WORKERS = 2
-"""Processes that shadow models are trained in: as many as the smallest machine has cores."""
 
 
 def audit_run(
@@ -414,7 +415,7 @@ class _Audits:
             pool,
             passes=self.effort.shadow_passes,
             seed=self.seed,
-            workers=WORKERS if self.shipped else 1,
+            workers=self.effort.workers if self.shipped else 1,
             on_shadow=self._of("training shadow models"),
         )
         models, updates = self.replay.models, self.replay.updates

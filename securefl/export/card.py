@@ -61,6 +61,7 @@ def model_card(folder: Path) -> str:
 def _front(record: RunRecord) -> str:
     """Return the YAML that hubs read: JSON's strings are YAML's."""
     config, last = record.config, record.metrics[-1]
+    value = re.sub(r"nan|inf", r".\g<0>", f"{last.compared:#.6g}")  # with a point, a YAML number
     data = (
         "own data of the sites"
         if config.samples or RunFolder(record.path).has_own_task()
@@ -76,7 +77,7 @@ def _front(record: RunRecord) -> str:
         "  results:",
         f"  - task: {{type: {_quoted(str(config.targets))}}}",
         f"    dataset: {{type: federated, name: {_quoted(data)}}}",
-        f"    metrics: [{{type: {_quoted(last.metric)}, value: {last.compared:.6g}}}]",
+        f"    metrics: [{{type: {_quoted(last.metric)}, value: {value}}}]",
         "---",
     ])  # fmt: skip
 

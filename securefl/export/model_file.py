@@ -12,7 +12,7 @@ from securefl.errors import ConfigError, DataError
 from securefl.evaluation.evaluate import Trained, UntrainedStatistics, load_trained, note_on
 from securefl.evaluation.own_part import own_part
 from securefl.export.formats import FORMATS, Format
-from securefl.io.files import settle, write_new
+from securefl.io.files import require_new, settle, write_new
 from securefl.norms.weight_standardization import fold_weights
 from securefl.runs.loop import Result
 
@@ -60,8 +60,7 @@ def export_model(
     """
     path = Path(path)
     chosen = FORMATS[format] if format in FORMATS else _by_ending(path, format)
-    if path.exists():
-        raise ConfigError(f"{path}: is there already; give another name")
+    require_new(path)
     if isinstance(run, Path | str):
         run, client = load_trained(run, own=own_part(Path(run), client) if client else None), ""
     if not client and (note := note_on(run)):

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from securefl.errors import ConfigError
+
 MAX_LOG_BYTES = 2**30
 MAX_LINE_BYTES = 2**22
 MAX_TENSOR_BYTES = 2**40
@@ -84,6 +86,12 @@ def require_tensors(path: Path, max_bytes: int = MAX_TENSOR_BYTES) -> None:
         n_head = int.from_bytes(file.read(8), "little")
     if n_head > MAX_HEAD_BYTES:
         raise _too_large(path, f"a head of {n_head} bytes; such a file's has {MAX_HEAD_BYTES}")
+
+
+def require_new(path: Path) -> None:
+    """Raise ConfigError where something is there already, so that it is not written over."""
+    if path.exists():
+        raise ConfigError(f"{path}: is there already; give another name, or remove it")
 
 
 def write_new(path: Path, content: bytes, mode: int = 0o666) -> None:

@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner
 from process_memory import OVERLAP, aligned_words, found_in, found_under, has_one, secrets_of
 from processes import CLIENTS, SERVER, federations, messages
-from small_audit import quick_is_tiny
+from small_audit import audits_are_tiny
 
 from securefl.runs.folder_reader import read_run
 from securefl_cli.main import main
@@ -209,7 +209,7 @@ def test_a_federations_run_goes_on_and_is_looked_at_by_its_folder_alone(
     for name, value in model_of(run).items():
         torch.testing.assert_close(value, model_of(alone)[name], atol=1e-6, rtol=0)
     monkeypatch.chdir(tmp_path)
-    quick_is_tiny(monkeypatch)
+    audits_are_tiny(monkeypatch)
     for said, *command in [
         ("Selected", "profiles", run),
         ("Plot: ", "compare", run, alone, "--out", "both.png"),

@@ -13,7 +13,7 @@ from over_loopback import NAMES, SHORT, SIZES, Consortium, incidents_of, model_o
 from process_axes import BESIDE
 from processes import Loop, until_refused
 from site_files import COLUMNS, TABLES, OwnData
-from small_audit import quick_is_tiny
+from small_audit import audits_are_tiny
 
 import securefl
 import securefl.network.client
@@ -413,7 +413,7 @@ def test_an_audit_takes_all_sites_own_tests_for_public_samples(
 
     The report names the settings' model, and each site's score as read by whoever has the folder.
     """
-    quick_is_tiny(monkeypatch)
+    audits_are_tiny(monkeypatch)
     sealing = ("algorithm.local_steps=1", "exchange.encrypt=statistics")
     job = OwnData(consortium, tmp_path, (*PICTURES, *sealing))
     job.paths = larger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from side_by_side import require_same, trained
-from small_audit import TINY, quick_is_tiny
+from small_audit import TINY, audits_are_tiny
 
 import securefl
 from securefl import cox_loss
@@ -192,7 +192,7 @@ def test_fnr_compares_classes_and_is_refused():
 
 def test_an_audit_says_what_cannot_be_measured(tmp_path, monkeypatch):
     """Attacks by the loss of single samples; rows in gradients are looked for as ever."""
-    quick_is_tiny(monkeypatch)
+    audits_are_tiny(monkeypatch)
     for slow in ("_tracing", "_encryption"):
         monkeypatch.setattr(audits._Audits, slow, audits._Audits._inversion)
     fast = ["run.rounds=2", "algorithm.name=fedavg", "exchange.encrypt=none"]

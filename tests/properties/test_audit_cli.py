@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from interruptible import SECUREFL
 from made_findings import FINDINGS, LEAK
-from small_audit import quick_is_tiny
+from small_audit import audits_are_tiny
 
 import securefl
 from securefl.audit import audits
@@ -65,7 +65,7 @@ def audited(monkeypatch):
 @pytest.mark.slow
 def test_a_run_is_audited_from_end_to_end_and_the_same_twice(made_run, tmp_path, monkeypatch):
     """All sections are measured; the run's folder stays as it was; the files repeat."""
-    quick_is_tiny(monkeypatch)
+    audits_are_tiny(monkeypatch)
     before = contents(made_run)
     for name in ("one", "two"):
         done = invoke(made_run, "--out", tmp_path / f"{name}.html", "--seed", "5")
@@ -97,6 +97,18 @@ def test_a_run_is_audited_from_end_to_end_and_the_same_twice(made_run, tmp_path,
     assert "data:image/png" in (tmp_path / "one.html").read_text()
     assert done.stderr.splitlines()[0] == "playing the run again …"
     assert "Membership inference …" in done.stderr
+
+
+@pytest.mark.slow
+def test_full_is_an_audit_from_end_to_end(made_run, tmp_path, monkeypatch):
+    """Its own effort, of which each section is measured."""
+    audits_are_tiny(monkeypatch)
+    done = invoke(made_run, "--full", "--out", tmp_path / "report.html")
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert (found["effort"], list(found["chapters"])) == ("full", SECTIONS)
+    for section in found["chapters"].values():
+        assert not section["words"].startswith("Not measured")
 
 
 def test_verdicts_are_data_and_progress_is_for_people(audited, tmp_path):
@@ -273,7 +285,7 @@ def sites_run(tmp_path):
 
 def test_other_data_than_each_site_has_written_down_are_refused(sites_run, monkeypatch):
     """Where no record is at hand, all that is said of data says whose files they are."""
-    quick_is_tiny(monkeypatch)
+    audits_are_tiny(monkeypatch)
     monkeypatch.setattr(audits._Audits, "sections", lambda _self: iter(()))
     monkeypatch.chdir(sites_run.parent)
     given = [part for name in SITES for part in ("--site", f"{name}={name}/site.toml")]

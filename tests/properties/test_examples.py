@@ -6,7 +6,7 @@ import runpy
 from pathlib import Path
 
 import pytest
-from small_audit import TINY, quick_is_tiny
+from small_audit import TINY, audits_are_tiny
 
 import securefl
 from securefl.io import allowed_code
@@ -27,7 +27,7 @@ def start(tmp_path_factory):
         patch.chdir(folder := tmp_path_factory.mktemp("examples"))
         patch.syspath_prepend(str(folder))
         patch.setattr(allowed_code, "_ALLOWED", set())
-        quick_is_tiny(patch)
+        audits_are_tiny(patch)
         patch.setattr(securefl.audit_run, "__defaults__", (TINY,))  # it has the one of before
         Path("mine.py").write_text(MINE)
         names: dict[str, object] = {}

@@ -59,7 +59,6 @@ WITHOUT = {
     **dict.fromkeys(("keys revoke", "keys rotate"), "writes files"),
     **dict.fromkeys(("authority serve", "officer serve", "server serve"), "goes on, and logs"),
     **dict.fromkeys(("site join", "track", "watch"), "goes on, and logs"),
-    "demo": "for people; its runs' folders have all of it",
 }
 """Commands that have no --json, and why."""
 
@@ -88,6 +87,26 @@ def test_a_run_says_what_it_printed(made):
     }
     assert said["openings"] == found_by("status", out)["openings"] > 0
     assert (said["passed"], said["epsilon"], said["stopped"]) == (0, None, "")
+
+
+def test_the_demo(made):
+    out = made / "demo"
+    said = found_by("demo", "--rounds", 1, "--out", out)
+    names = {of.pop("run"): of for of in said["runs"]}
+    assert list(names) == ["FedAvg + BN", "FedAvg + GN", "FedTAN, encrypted", "centralised"]
+    (sealed,) = found_by("compare", out / "fedtan-encrypted")
+    found = names["FedTAN, encrypted"]
+    assert found["last"]["score"] == sealed["last"]["score"]
+    assert found["upload_bytes"] == sealed["upload_bytes"]
+    assert (
+        found["the_server_could_read"]
+        == "nothing; only totals of gradients, parameters, statistics"
+    )
+    assert said["openings"] == found_by("status", out / "fedtan-encrypted")["openings"] > 0
+    assert (said["folder"], said["picture"]) == (str(out), str(out / "demo.png"))
+    assert (out / "demo.png").is_file()
+    refused = CliRunner().invoke(main, ["demo", "--sites", "--prepare", "--json"])
+    assert (refused.exit_code, refused.stdout) == (2, "")
 
 
 def test_privacy(made):

@@ -14,6 +14,7 @@ from torch import nn
 import securefl
 from securefl.errors import RunFolderError
 from securefl.export.card import model_card
+from securefl_cli.compare import compare
 from securefl_cli.export import card
 
 SITES = ("Charité", "Mayo|Clinic", "Rigshospitalet")
@@ -43,6 +44,19 @@ def test_a_hub_reads_its_front_matter(run):
     (measured,) = index["results"][0]["metrics"]
     assert measured == {"type": "accuracy", "value": pytest.approx(result.metrics[-1].compared)}
     assert page.startswith("\n# three-hospitals\n")
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("-inf"), 1e-05, 2.5e7, 0.5])
+def test_a_hub_reads_a_score_as_the_number_that_it_is(run, tmp_path, score):
+    folder = shutil.copytree(run[1], tmp_path / "run")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines[-1] = json.dumps(
+        json.loads(lines[-1]) | {"metric": "mae", "score": score, "accuracy": None, "pooled": None}
+    )
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    front = yaml.safe_load(model_card(folder).split("---\n")[1])
+    (measured,) = front["model-index"][0]["results"][0]["metrics"]
+    assert measured["value"] == pytest.approx(score, nan_ok=True)
 
 
 def test_data_are_counts_and_no_site_is_named(run):
@@ -127,8 +141,14 @@ def test_a_folder_from_elsewhere_puts_nothing_live_on_the_page(run, tmp_path):
 def test_the_command_prints_or_writes_it(run, tmp_path):
     _, folder = run
     assert CliRunner().invoke(card, [str(folder)]).output == model_card(folder)
-    CliRunner().invoke(card, [str(folder), "--out", str(tmp_path / "README.md")])
-    assert (tmp_path / "README.md").read_text() == model_card(folder)
+    page = tmp_path / "README.md"
+    CliRunner().invoke(card, [str(folder), "--out", str(page)])
+    assert page.read_text() == model_card(folder)
+    page.write_text("mine")
+    for arguments in ([card, str(folder), "--out"], [compare, str(folder), "--html"]):
+        refused = CliRunner().invoke(arguments[0], [*arguments[1:], str(page)]).exception
+        assert "README.md: is there already; give another name, or remove it" in str(refused)
+    assert page.read_text() == "mine"
 
 
 def test_a_run_without_a_round_has_no_model(run, tmp_path):

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from small_audit import TINY
 
-from securefl.audit import audits
 from securefl.audit.inversion.gradient_matching import Search
 from securefl.audit.tracing import setup
 
@@ -71,7 +70,6 @@ def test_a_notebook_is_timed_with_the_processes_that_it_starts(tmp_path):
 def names():
     """Values of all names of a notebook, after its last cell, and the notebook."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(audits, "WORKERS", 1)
         patched.setitem(setup.EFFORTS, "quick", FEW)
         found = {}
         for path in PATHS:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -237,6 +238,24 @@ def test_what_is_not_typed_is_in_a_table():
         if not found(RUN_BY, name_of(page), command):
             word, _ = found(NOT_HERE, name_of(page), command) or ("", "")
             assert word in page.read_text(), f"{name_of(page)}: {command}: {word}"
+
+
+def test_contributors_are_told_how_many_commands_run_in_which_way():
+    """Of those that are typed, as they stand or with words of `MORE` or less of a script."""
+    ways = Counter()
+    for page, command in COMMANDS:
+        name, parts = name_of(page), command.split(" && ")
+        if found(RUN_BY, name, command) or found(NOT_HERE, name, command):
+            ways["named" if found(RUN_BY, name, command) else "not run"] += 1
+        else:
+            short = "\n" in command or any(found(MORE, name, part) for part in parts)
+            ways["fewer" if short else "as they stand"] += 1
+    said = (
+        f"Of {len(COMMANDS)} commands on pages, {ways['as they stand']} are typed as they stand, "
+        f"{ways['fewer']} with fewer rounds, seeds or sums, {ways['named']} are run, whole or in "
+        f"parts, by a named test, and {ways['not run']} are not run."
+    )
+    assert said in " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
 
 
 @cache

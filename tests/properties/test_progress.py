@@ -74,6 +74,20 @@ def test_a_terminal_has_one_bar_of_it_all(monkeypatch):
     assert last.startswith("first ━")
     told = "2/10  4 min left  25.0 %  4 clients  ε ≤ 1.5  scoring            4.0 MB up"
     assert last.rstrip().endswith(told)  # eight rounds of 30 s
+    full, rest = last.count("━"), last.count("─")
+    assert full == (full + rest) * 2 // 10 > 0
+    assert len(last.rstrip()) == 100
+
+
+def test_a_narrow_terminal_has_one_line_and_no_commands_of_a_name(monkeypatch):
+    screen = terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "24")
+    with progress_bar("first\x1b[2J", 10) as bar:
+        bar.on_round(ROUND)
+    last = [line for line in seen(screen) if line.strip()][-1]
+    assert last.startswith(r"first\x1b[2J   1/10  4")
+    assert len(last) <= 24
+    assert "\x1b[2J" not in screen.getvalue()
 
 
 def test_a_run_shows_it_at_a_terminal_where_asked(monkeypatch):
