@@ -589,6 +589,13 @@ def test_a_selector_that_needs_devices_is_refused_without(module):
     assert securefl.load_config(None, [slow, "devices.preset=emnist"]).selection.needs_devices
 
 
+def test_a_selector_of_too_few_for_a_total_is_told_how_many(module):
+    name = f"{module(SELECTOR)}:Turns"
+    said = f'^4 clients, of which selection.name = "{name}" selects 2: the authority opens totals'
+    with pytest.raises(ConfigError, match=said):
+        run(f"selection.name={name}", "selection.n=2", "exchange.encrypt=model")
+
+
 def refusal(*settings):
     with pytest.raises(ConfigError) as refused:
         securefl.load_config(None, settings)
