@@ -178,16 +178,22 @@ class OwnSelector:
     """A selector, which can read no answer that it does not ask for."""
 
     selector: Selector
+    needed: int
+    """Least clients of a round that trains."""
 
     def select(self, standing: Standing, n: int, rng: torch.Generator) -> tuple[str, ...]:
         """Choose clients: see `Selector`."""
         method, known = _Method(self.selector, "select"), standing.clients
         chosen = self.selector.select(self._readable(standing), n, rng)
         method.require_kind(chosen, (tuple, list), "a tuple of clients")
-        if unknown := set(chosen) - set(known):
+        others = {_kind(client) for client in chosen if not isinstance(client, str)}
+        if unknown := others or set(chosen) - set(known):
             method.fail(f"chose {_listed(unknown)}", f"it must choose of {_listed(known)}")
         if len(chosen) > n:
             method.fail(f"chose {len(chosen)} clients", f"it must choose n = {n}")
+        if len(chosen) < (least := min(self.needed, n, len(known))):
+            cure = f"it must choose n = {n}; fewer than {least} train nothing"
+            method.fail(f"chose {_listed(chosen) or 'nobody'}", cure)
         if len(set(chosen)) < len(chosen) and not self.selector.repeats:
             method.fail(f"chose a client twice of {_listed(chosen)}", "each may be there once")
         return tuple(chosen)

@@ -596,6 +596,13 @@ def test_a_selector_of_too_few_for_a_total_is_told_how_many(module):
         run(f"selection.name={name}", "selection.n=2", "exchange.encrypt=model")
 
 
+def test_a_selector_that_chooses_too_few_for_a_total_is_refused(module):
+    name = module(SELECTOR.replace(CHOSEN, "return standing.clients[:2]"))
+    said = "Turns.select chose client-1, client-2: it must choose n = 4; fewer than 3 train nothing"
+    with pytest.raises(ConfigError, match=said):
+        run(f"selection.name={name}:Turns", "selection.n=4", "exchange.encrypt=model")
+
+
 def refusal(*settings):
     with pytest.raises(ConfigError) as refused:
         securefl.load_config(None, settings)
@@ -666,6 +673,8 @@ BREACHES = [
     (("selector", CHOSEN, "return standing.clients"), "chose 4 clients: it must choose n = 3"),
     (("selector", CHOSEN, "return chosen[0]"), "select returned str: .* a tuple of clients"),
     (("selector", CHOSEN, "return (chosen[0],) * n"), "chose a client twice of client-1, client-1"),
+    (("selector", CHOSEN, "return ()"), "chose nobody: it must choose n = 3; fewer than 1 train no"),
+    (("selector", CHOSEN, "return [[c] for c in chosen]"), "chose list: it must choose of client-1"),
     (UNASKED, r'reads standing.n_samples, .* must have asks = \("selection/size",\)'),
     (
         ("selector", "standing.rounds_waited", "standing.time_s"),
