@@ -7,7 +7,7 @@ its method, what came and what was expected. An error that the class itself rais
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Any, Never
+from typing import Any, Never, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ MAX_LISTED = 12
 """Names in a message."""
 ANSWERS: Mapping[Quantity, str] = {"n_samples": SIZE, "loss": LOSS, "divergence": PROFILE}
 """Answers of clients by the quantity that a selector reads."""
+FIELDS = {f: get_args(of) or (of,) for f, of in get_type_hints(RoundNorm).items() if f != "local"}
+"""Kinds of a RoundNorm's fields, but for names, which are looked at one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,10 @@ class OwnPolicy:
         policy = _Method(self.choice, "build's policy")
         policy.require_kind(norm, RoundNorm, "a RoundNorm for each state and model")
         policy.require_kind(norm.local, Set, "RoundNorm.local as a frozenset of names")
+        for name, kinds in FIELDS.items():
+            if isinstance(found := getattr(norm, name), type) or not isinstance(found, kinds):
+                said = " or ".join(kind.__name__ for kind in kinds).replace("NoneType", "None")
+                policy.fail(f"returned {_kind(found)} as RoundNorm.{name}", f"it must be {said}")
         if norm.local:
             known = {*dict(model.named_parameters()), *dict(model.named_buffers())}
             known |= state.tensors.get(Kind.STATISTICS, {}).keys()

@@ -664,6 +664,20 @@ BREACHES = [
         "build's policy returned None: it must return a RoundNorm",
     ),
     (("normalisation", "frozenset(", "list("), "policy returned list: .* RoundNorm.local as a fro"),
+    *(
+        (
+            ("normalisation", "RoundNorm(local", f"RoundNorm({field}={wrong}, local"),
+            rf"policy returned \w+ as RoundNorm.{field}: it must be {due}",
+        )
+        for field, wrong, due in (
+            ("pooling", "'x'", "Pooling or None"),
+            ("freeze", "'both'", "Freeze or None"),
+            ("static", "'no'", "bool"),
+            ("following", "'x'", "Following or None"),
+            ("measurement", "int", "Measurement or None"),
+            ("layers_alone", "1", "bool"),
+        )
+    ),
     (UNKNOWN, f"step returned a next model with 0.wieght: .* Averaged.last, {NAMES}"),
     (("server", STEPPED, "return {}, kept"), f"returned a next model without {NAMES}: "),
     (("server", STEPPED, "return model"), "step returned dict: it must return the next model and"),
@@ -673,8 +687,14 @@ BREACHES = [
     (("selector", CHOSEN, "return standing.clients"), "chose 4 clients: it must choose n = 3"),
     (("selector", CHOSEN, "return chosen[0]"), "select returned str: .* a tuple of clients"),
     (("selector", CHOSEN, "return (chosen[0],) * n"), "chose a client twice of client-1, client-1"),
-    (("selector", CHOSEN, "return ()"), "chose nobody: it must choose n = 3; fewer than 1 train no"),
-    (("selector", CHOSEN, "return [[c] for c in chosen]"), "chose list: it must choose of client-1"),
+    (
+        ("selector", CHOSEN, "return ()"),
+        "chose nobody: it must choose n = 3; fewer than 1 train no",
+    ),
+    (
+        ("selector", CHOSEN, "return [[c] for c in chosen]"),
+        "chose list: it must choose of client-1",
+    ),
     (UNASKED, r'reads standing.n_samples, .* must have asks = \("selection/size",\)'),
     (
         ("selector", "standing.rounds_waited", "standing.time_s"),
