@@ -31,6 +31,8 @@ MAX_LISTED = 12
 """Names in a message."""
 ANSWERS: Mapping[Quantity, str] = {"n_samples": SIZE, "loss": LOSS, "divergence": PROFILE}
 """Answers of clients by the quantity that a selector reads."""
+FORM = "shape", "dtype", "layout", "is_meta"
+"""Attributes of a tensor that are those of the one that it replaces."""
 FIELDS = {f: get_args(of) or (of,) for f, of in get_type_hints(RoundNorm).items() if f != "local"}
 """Kinds of a RoundNorm's fields, but for names, which are looked at one by one."""
 
@@ -68,7 +70,7 @@ class _Method:
                 self.fail(came, "it must be a dict of tensors by name")
 
     def require_like(self, found: NamedTensors, like: NamedTensors, part: str, of: str) -> None:
-        """Check that the tensors have the names and shapes of others, which are those of `of`."""
+        """Check that the tensors have the names and the form of others, which are those of `of`."""
         self.require_tensors(found, part)
         expected = f"the names must be those of {of}, {_listed(like) or 'none'}"
         if unknown := found.keys() - like.keys():
@@ -76,9 +78,11 @@ class _Method:
         if missing := like.keys() - found.keys():
             self.fail(f"returned {part} without {_listed(missing)}", expected)
         for name, value in found.items():
-            came, due = tuple(value.shape), tuple(like[name].shape)
-            if came != due:
-                self.fail(f"returned {part} with {name} of shape {came}", f"it must be {due}")
+            for form in FORM:
+                came, due = getattr(value, form), getattr(like[name], form)
+                if came != due:
+                    came, due = (tuple(x) if form == "shape" else x for x in (came, due))
+                    self.fail(f"returned {part} with {name} of {form} {came}", f"it must be {due}")
 
 
 @dataclass(frozen=True, slots=True)

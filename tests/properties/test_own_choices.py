@@ -33,6 +33,8 @@ SOLVER = '''
 """FedProx, as its paper has it."""
 from dataclasses import dataclass
 
+import torch
+
 import securefl
 from securefl.algorithms.solvers.solver import End, trained
 
@@ -653,6 +655,18 @@ BREACHES = [
         ("solver", TRAINED, "End({n: w[:1] for n, w in trained(self.start).items()}"),
         r"with 0.weight of shape \(1, 4\): it must be \(6, 4\)",
     ),
+    *(
+        (
+            ("solver", TRAINED, f"End({{n: w.{change} for n, w in trained(self.start).items()}}"),
+            f"End.parameters with 0.weight of {said}",
+        )
+        for change, said in (
+            ("long()", "dtype torch.int64: it must be torch.float32"),
+            ("to(torch.complex64)", "dtype torch.complex64: it must be torch.float32"),
+            ("to_sparse()", "layout torch.sparse_coo: it must be torch.strided"),
+            ("to('meta')", "is_meta True: it must be False"),
+        )
+    ),
     (("solver", ", {}, {})", ", {}, None)"), "Round.end returned None as End.client_state"),
     (
         ("solver", "    def begin", "    def control(self, model):\n        pass\n\n    def begin"),
@@ -679,6 +693,10 @@ BREACHES = [
         )
     ),
     (UNKNOWN, f"step returned a next model with 0.wieght: .* Averaged.last, {NAMES}"),
+    (
+        ("server", STEPPED, "return {n: w.long() for n, w in model.items()}, kept"),
+        "a next model with 0.weight of dtype torch.int64: it must be torch.float32",
+    ),
     (("server", STEPPED, "return {}, kept"), f"returned a next model without {NAMES}: "),
     (("server", STEPPED, "return model"), "step returned dict: it must return the next model and"),
     (("server", STEPPED, "return model, {'t': 1}"), "step returned what is kept with int as 't'"),
@@ -689,11 +707,11 @@ BREACHES = [
     (("selector", CHOSEN, "return (chosen[0],) * n"), "chose a client twice of client-1, client-1"),
     (
         ("selector", CHOSEN, "return ()"),
-        "chose nobody: it must choose n = 3; fewer than 1 train no",
+        "chose nobody: it must choose n = 3; fewer than 1 ",
     ),
     (
         ("selector", CHOSEN, "return [[c] for c in chosen]"),
-        "chose list: it must choose of client-1",
+        "chose list: it must choose of client-",
     ),
     (UNASKED, r'reads standing.n_samples, .* must have asks = \("selection/size",\)'),
     (
