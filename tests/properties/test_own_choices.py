@@ -337,6 +337,15 @@ def test_a_tasks_choice_goes_with_the_settings_or_is_refused(module):
         run("solver.name=feddyn", job=task(choices=[Server()]))
 
 
+@pytest.mark.parametrize("kind", ["str", "Literal['sgd']"])
+def test_an_object_under_a_name_of_ours_is_refused(module, kind):
+    """Its folder would name ours, and go on with it."""
+    text = SOLVER.replace("    mu: float =", f"    name: {kind} = 'sgd'\n    mu: float =")
+    named = loaded(module, f"from typing import Literal\n{text}", "Proximal")
+    with pytest.raises(ConfigError, match=r'solver.name = "sgd": is SecureFL.s own, .*:Proximal: '):
+        run(job=task(choices=[named()]))
+
+
 # --- what it may be combined with ---
 
 
