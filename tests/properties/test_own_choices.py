@@ -327,6 +327,24 @@ def test_a_task_takes_one_on_each_axis(module):
             run(job=task(choices=wrong))
 
 
+def test_settings_give_the_keys_that_an_object_leaves_open(module, tmp_path):
+    """Of the same name in its class; the run goes on with the same object."""
+    given = "solver.name=fedprox", "solver.mu=0.5", "algorithm.local_steps=2"
+    proximal, local = (
+        loaded(module, SOLVER, "Proximal"),
+        loaded(module, NORMALISATION, "LastLayerLocal"),
+    )
+    job = task(choices=[proximal(), local(weights="uniform")])
+    with pytest.raises(StopError):
+        run(*given, job=job, out=tmp_path / "run", on_round=stop_after_two)
+    config = securefl.resume(tmp_path / "run", job).config
+    assert (config.solver.mu, config.algorithm.local_steps) == (0.5, 2)
+    assert config.algorithm.weights == "uniform"
+    said = r"^solver\.mu = 0\.5, and the task's Proximal has mu = 0\.7: leave one of them out"
+    with pytest.raises(ConfigError, match=said):
+        run(*given, job=task(choices=[proximal(mu=0.7)]))
+
+
 def test_a_tasks_choice_goes_with_the_settings_or_is_refused(module):
     """The rules between settings are asked of it, too."""
 
