@@ -183,6 +183,11 @@ class OwnServer:
         return stepped
 
 
+def require_refined(choice: OpenChoice, refined: object) -> None:
+    """Raise ConfigError where a refinement's `around` returned no algorithm."""
+    _Method(choice, "around").require_methods(refined, "init", "plan", "client", "update")
+
+
 @dataclass(frozen=True, slots=True)
 class OwnSelector:
     """A selector, which can read no answer that it does not ask for."""

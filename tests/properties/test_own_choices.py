@@ -24,7 +24,7 @@ from securefl.io.own_code import sources
 from securefl.privacy.events import WithoutPrivacy
 from securefl.runs.folder_reader import read_config
 from securefl.settings import choice
-from securefl.settings.axes import DrawnSelector, SolverChoice
+from securefl.settings.axes import DrawnSelector, FnrChoice, SolverChoice
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -781,6 +781,19 @@ def test_and_at_a_site(module, axis):
         chosen = job_of(config, task(), here=("client-1",)).algorithm.inner
         parts = {type(chosen.solver), type(chosen.normalisation), type(chosen.server)}
         assert parts & set(own.values()) == checked
+
+
+def test_a_refinement_that_returns_no_algorithm_is_refused():
+    class Empty(FnrChoice):
+        def around(self, inner, context):
+            pass
+
+    job = with_public()
+    job = securefl.Task(job.model, job.clients, job.test, public=job.public, choices=[Empty()])
+    with pytest.raises(
+        ConfigError, match=r"Empty\.around returned None: .* init and plan and client"
+    ):
+        run(job=job)
 
 
 @pytest.mark.slow
