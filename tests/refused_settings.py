@@ -684,6 +684,12 @@ WRONG = {
         "its class has asks = 'profile', which must be a tuple of names",
         "as in asks = ('selection/size',)",
     ),
+    "a trait that is no truth value": Wrong(
+        ("selection.name=__main__:Unclear",),
+        "__main__:Unclear",
+        "its class has needs_devices = 'no', which must be",
+        "True or False",
+    ),
     "nothing encrypted": Wrong(
         (
             "algorithm.name=fedbn",

@@ -11,7 +11,7 @@ from securefl.algorithms.refinements import RefinementContext
 from securefl.algorithms.servers.drift import DriftServer
 from securefl.algorithms.servers.fednova import effective_steps
 from securefl.build.exchange import sealed_kinds
-from securefl.build.own_choices import OwnPolicy, OwnServer, OwnSolver
+from securefl.build.own_choices import OwnPolicy, OwnServer, OwnSolver, require_refined
 from securefl.data.resident import near
 from securefl.data.samples import samples
 from securefl.errors import ConfigError
@@ -97,6 +97,7 @@ def _refined(config: Config, task: Task, inner: Federated, sgd: Callable[[int], 
     seed = config.run.seed
     context = RefinementContext(held, task.model, task.loss, sgd, seed, noisy=noisy)
     refined: Algorithm = config.fnr.around(inner, context)
+    require_refined(config.fnr, refined)
     return refined
 
 

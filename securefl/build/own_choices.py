@@ -7,7 +7,7 @@ its method, what came and what was expected. An error that the class itself rais
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Any, Never
+from typing import Any, Never, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,10 @@ MAX_LISTED = 12
 """Names in a message."""
 ANSWERS: Mapping[Quantity, str] = {"n_samples": SIZE, "loss": LOSS, "divergence": PROFILE}
 """Answers of clients by the quantity that a selector reads."""
+FORM = "shape", "dtype", "layout", "is_meta"
+"""Attributes of a tensor that are those of the one that it replaces."""
+FIELDS = {f: get_args(of) or (of,) for f, of in get_type_hints(RoundNorm).items() if f != "local"}
+"""Kinds of a RoundNorm's fields, but for names, which are looked at one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class _Method:
                 self.fail(came, "it must be a dict of tensors by name")
 
     def require_like(self, found: NamedTensors, like: NamedTensors, part: str, of: str) -> None:
-        """Check that the tensors have the names and shapes of others, which are those of `of`."""
+        """Check that the tensors have the names and the form of others, which are those of `of`."""
         self.require_tensors(found, part)
         expected = f"the names must be those of {of}, {_listed(like) or 'none'}"
         if unknown := found.keys() - like.keys():
@@ -74,9 +78,11 @@ class _Method:
         if missing := like.keys() - found.keys():
             self.fail(f"returned {part} without {_listed(missing)}", expected)
         for name, value in found.items():
-            came, due = tuple(value.shape), tuple(like[name].shape)
-            if came != due:
-                self.fail(f"returned {part} with {name} of shape {came}", f"it must be {due}")
+            for form in FORM:
+                came, due = getattr(value, form), getattr(like[name], form)
+                if came != due:
+                    came, due = (tuple(x) if form == "shape" else x for x in (came, due))
+                    self.fail(f"returned {part} with {name} of {form} {came}", f"it must be {due}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,10 @@ class OwnPolicy:
         policy = _Method(self.choice, "build's policy")
         policy.require_kind(norm, RoundNorm, "a RoundNorm for each state and model")
         policy.require_kind(norm.local, Set, "RoundNorm.local as a frozenset of names")
+        for name, kinds in FIELDS.items():
+            if isinstance(found := getattr(norm, name), type) or not isinstance(found, kinds):
+                said = " or ".join(kind.__name__ for kind in kinds).replace("NoneType", "None")
+                policy.fail(f"returned {_kind(found)} as RoundNorm.{name}", f"it must be {said}")
         if norm.local:
             known = {*dict(model.named_parameters()), *dict(model.named_buffers())}
             known |= state.tensors.get(Kind.STATISTICS, {}).keys()
@@ -173,21 +183,32 @@ class OwnServer:
         return stepped
 
 
+def require_refined(choice: OpenChoice, refined: object) -> None:
+    """Raise ConfigError where a refinement's `around` returned no algorithm."""
+    _Method(choice, "around").require_methods(refined, "init", "plan", "client", "update")
+
+
 @dataclass(frozen=True, slots=True)
 class OwnSelector:
     """A selector, which can read no answer that it does not ask for."""
 
     selector: Selector
+    needed: int
+    """Least clients of a round that trains."""
 
     def select(self, standing: Standing, n: int, rng: torch.Generator) -> tuple[str, ...]:
         """Choose clients: see `Selector`."""
         method, known = _Method(self.selector, "select"), standing.clients
         chosen = self.selector.select(self._readable(standing), n, rng)
         method.require_kind(chosen, (tuple, list), "a tuple of clients")
-        if unknown := set(chosen) - set(known):
+        others = {_kind(client) for client in chosen if not isinstance(client, str)}
+        if unknown := others or set(chosen) - set(known):
             method.fail(f"chose {_listed(unknown)}", f"it must choose of {_listed(known)}")
         if len(chosen) > n:
             method.fail(f"chose {len(chosen)} clients", f"it must choose n = {n}")
+        if len(chosen) < (least := min(self.needed, n, len(known))):
+            cure = f"it must choose n = {n}; fewer than {least} train nothing"
+            method.fail(f"chose {_listed(chosen) or 'nobody'}", cure)
         if len(set(chosen)) < len(chosen) and not self.selector.repeats:
             method.fail(f"chose a client twice of {_listed(chosen)}", "each may be there once")
         return tuple(chosen)

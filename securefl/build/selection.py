@@ -58,7 +58,7 @@ def participation(config: Config, ground: Ground) -> Participation:
         table.require_clients(clients)
         wait = table.longest_wait
         own = SELECTORS.is_own(type(table))
-        selector = OwnSelector(table) if own else table
+        selector = OwnSelector(table, job.needed) if own else table
         choice = RoundSelection(
             FairnessFloor(selector, wait) if wait else selector,
             selector.n_selected(len(clients)),

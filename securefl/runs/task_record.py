@@ -157,7 +157,11 @@ def require_same_task(folder: Path, task: Task, config: Config, *, weights: bool
         ConfigError: a part differs; the message names it.
         RunFolderError: the record is damaged.
     """
-    if task.choices and config.with_choices(task.choices) != config:
+    try:
+        same = config.with_choices(task.choices) == config
+    except ConfigError:
+        same = False
+    if not same:
         raise ConfigError(
             f"{folder}: the task's choices are other than this run's, "
             f"{', '.join(map(repr, config.choices)):.500}: give those that the run began with, or "

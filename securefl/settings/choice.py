@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origi
 
 from pydantic import Field, ValidationError, model_validator
 
+from securefl.errors import ConfigError
 from securefl.io.allowed_code import is_allowed, not_allowed
 from securefl.settings.reasons import reasons_of, shown, suggestion
 from securefl.settings.table import Table
@@ -138,6 +139,7 @@ class Axis(Generic[Kind]):
             ValueError: no such choice, a key that it does not read, or a value that does not fit.
         """
         if isinstance(given, self.base):
+            self._require_unlike_ours(given)
             return given
         if not isinstance(given, Mapping):
             raise ValueError(f"{self.table} is a table: write {self.table}.key = value")  # noqa: TRY004
@@ -163,6 +165,15 @@ class Axis(Generic[Kind]):
             raise ValueError(
                 f'{self._key} = "{name}": its class is called {" or ".join(map(shown, allowed))} '
                 f"by a Literal, and so by no other name: {', or '.join(ways)}"
+            )
+
+    def _require_unlike_ours(self, given: Kind) -> None:
+        """Raise ConfigError for a choice of one's own under a name of ours: a resume takes ours."""
+        kind, name = type(given), getattr(given, self.base.key)
+        if self.is_own(kind) and name in self.own():
+            raise ConfigError(
+                f'{self._key} = "{name}": is SecureFL\'s own, and not {kind.__module__}:'
+                f"{kind.__qualname__}: leave {self.base.key} out of the class, or take another"
             )
 
     @property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from securefl.data.catalogue import Targets
 from securefl.errors import ConfigError
 from securefl.settings.axes import NORMALISATIONS, SELECTORS
+from securefl.settings.choice import OpenChoice
 from securefl.settings.reasons import shown
 from securefl.settings.table import Table
 from securefl.types import LOSS, PROFILE, SIZE
@@ -38,6 +40,7 @@ def sites_read_public(config: Config) -> bool:
 def reasons_against(config: Config) -> Iterator[str]:
     """Yield reasons why this combination has no meaning; nothing where it has one."""
     for choice in config.choices:
+        yield from _traits(choice)
         yield from choice.clashes(config)
     yield from _normalisation(config)
     yield from _solver(config)
@@ -153,6 +156,14 @@ def _momentum(config: Config) -> Iterator[str]:
             f'"{config.server.name}": the steps are counted of momentum that begins each round at '
             'zero; set "reset", or server.name = "average"'
         )
+
+
+def _traits(choice: OpenChoice) -> Iterator[str]:
+    traits = (vars(base).items() for base in type(choice).__mro__)
+    for name in {name for name, due in chain(*traits) if isinstance(due, bool) and name[0] != "_"}:
+        if not isinstance(found := getattr(choice, name), bool):
+            has = f"{choice.name}: its class has {name} = {shown(found)}"
+            yield f"{has}, which must be True or False"
 
 
 def _selection(config: Config) -> Iterator[str]:

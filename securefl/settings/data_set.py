@@ -65,6 +65,8 @@ def require_enough(config: Config, n_clients: int, said: str = "") -> None:
     if isinstance(config.selection, DrawnSelector):
         share = config.selection.fraction
         found = f"selection.fraction = {share} of {n_clients} clients are {n} in a round"
+    elif n < n_clients:
+        found += f', of which selection.name = "{config.selection.name}" selects {n}'
     least = config.exchange.min_clients
     if config.exchange.seals_sums and n < least:
         raise ConfigError(

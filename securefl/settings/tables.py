@@ -440,6 +440,9 @@ class Config(Table):
     def with_choices(self, choices: Iterable[Choice]) -> Config:
         """Return the same run with these choices, each in the place of the settings' on its axis.
 
+        A key that a choice leaves open, and settings give another value than the default, is
+        theirs where the choice's class has it.
+
         Raises:
             ConfigError: one is of no axis, or two are of one; or they do not go with the settings.
         """
@@ -451,13 +454,35 @@ class Config(Table):
                     f"choices: {choice!r:.100}: give one Normalisation, Solver, ServerOptimiser "
                     "or Selector at most"
                 )
-            tables[axis.table] = choice
+            tables[axis.table] = self._filled(axis.table, choice)
         if not tables:
             return self
         try:
             return Config.model_validate({**dict(self), **tables})
         except ValidationError as error:
             raise ConfigError("; ".join(reasons_of(error, Config))) from None
+
+    def _filled(self, table: str, choice: Choice) -> Choice:
+        """Return the choice with the keys that settings give another value, and it leaves open."""
+        ours, kind = getattr(self, table), type(choice)
+        own = {key: getattr(choice, key) for key in choice.model_fields_set}
+        given = {
+            key: getattr(ours, key)
+            for key in ours.model_fields_set & kind.model_fields.keys() - {kind.key}
+            if getattr(ours, key) != type(ours).model_fields[key].get_default()
+        }
+        for key in sorted(given.keys() & own.keys()):
+            if given[key] != own[key]:
+                raise ConfigError(
+                    f"{table}.{key} = {given[key]!r:.100}, and the task's {kind.__qualname__} has "
+                    f"{key} = {own[key]!r:.100}: leave one of them out"
+                )
+        if given.keys() <= own.keys():
+            return choice
+        try:
+            return kind.model_validate(given | own)
+        except ValidationError as error:
+            raise ConfigError("; ".join(reasons_of(error, kind, (table,)))) from None
 
     def with_sigma(self, sigma: float) -> Config:
         """Return the same run with this `privacy.sigma`, which is not checked."""

@@ -24,7 +24,7 @@ from securefl.io.own_code import sources
 from securefl.privacy.events import WithoutPrivacy
 from securefl.runs.folder_reader import read_config
 from securefl.settings import choice
-from securefl.settings.axes import DrawnSelector, SolverChoice
+from securefl.settings.axes import DrawnSelector, FnrChoice, SolverChoice
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -32,6 +32,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 SOLVER = '''
 """FedProx, as its paper has it."""
 from dataclasses import dataclass
+
+import torch
 
 import securefl
 from securefl.algorithms.solvers.solver import End, trained
@@ -325,6 +327,24 @@ def test_a_task_takes_one_on_each_axis(module):
             run(job=task(choices=wrong))
 
 
+def test_settings_give_the_keys_that_an_object_leaves_open(module, tmp_path):
+    """Of the same name in its class; the run goes on with the same object."""
+    given = "solver.name=fedprox", "solver.mu=0.5", "algorithm.local_steps=2"
+    proximal, local = (
+        loaded(module, SOLVER, "Proximal"),
+        loaded(module, NORMALISATION, "LastLayerLocal"),
+    )
+    job = task(choices=[proximal(), local(weights="uniform")])
+    with pytest.raises(StopError):
+        run(*given, job=job, out=tmp_path / "run", on_round=stop_after_two)
+    config = securefl.resume(tmp_path / "run", job).config
+    assert (config.solver.mu, config.algorithm.local_steps) == (0.5, 2)
+    assert config.algorithm.weights == "uniform"
+    said = r"^solver\.mu = 0\.5, and the task's Proximal has mu = 0\.7: leave one of them out"
+    with pytest.raises(ConfigError, match=said):
+        run(*given, job=task(choices=[proximal(mu=0.7)]))
+
+
 def test_a_tasks_choice_goes_with_the_settings_or_is_refused(module):
     """The rules between settings are asked of it, too."""
 
@@ -333,6 +353,15 @@ def test_a_tasks_choice_goes_with_the_settings_or_is_refused(module):
 
     with pytest.raises(ConfigError, match=r'solver\.name = "feddyn" with server\.name = "'):
         run("solver.name=feddyn", job=task(choices=[Server()]))
+
+
+@pytest.mark.parametrize("kind", ["str", "Literal['sgd']"])
+def test_an_object_under_a_name_of_ours_is_refused(module, kind):
+    """Its folder would name ours, and go on with it."""
+    text = SOLVER.replace("    mu: float =", f"    name: {kind} = 'sgd'\n    mu: float =")
+    named = loaded(module, f"from typing import Literal\n{text}", "Proximal")
+    with pytest.raises(ConfigError, match=r'solver.name = "sgd": is SecureFL.s own, .*:Proximal: '):
+        run(job=task(choices=[named()]))
 
 
 # --- what it may be combined with ---
@@ -589,6 +618,20 @@ def test_a_selector_that_needs_devices_is_refused_without(module):
     assert securefl.load_config(None, [slow, "devices.preset=emnist"]).selection.needs_devices
 
 
+def test_a_selector_of_too_few_for_a_total_is_told_how_many(module):
+    name = f"{module(SELECTOR)}:Turns"
+    said = f'^4 clients, of which selection.name = "{name}" selects 2: the authority opens totals'
+    with pytest.raises(ConfigError, match=said):
+        run(f"selection.name={name}", "selection.n=2", "exchange.encrypt=model")
+
+
+def test_a_selector_that_chooses_too_few_for_a_total_is_refused(module):
+    name = module(SELECTOR.replace(CHOSEN, "return standing.clients[:2]"))
+    said = "Turns.select chose client-1, client-2: it must choose n = 4; fewer than 3 train nothing"
+    with pytest.raises(ConfigError, match=said):
+        run(f"selection.name={name}:Turns", "selection.n=4", "exchange.encrypt=model")
+
+
 def refusal(*settings):
     with pytest.raises(ConfigError) as refused:
         securefl.load_config(None, settings)
@@ -639,6 +682,18 @@ BREACHES = [
         ("solver", TRAINED, "End({n: w[:1] for n, w in trained(self.start).items()}"),
         r"with 0.weight of shape \(1, 4\): it must be \(6, 4\)",
     ),
+    *(
+        (
+            ("solver", TRAINED, f"End({{n: w.{change} for n, w in trained(self.start).items()}}"),
+            f"End.parameters with 0.weight of {said}",
+        )
+        for change, said in (
+            ("long()", "dtype torch.int64: it must be torch.float32"),
+            ("to(torch.complex64)", "dtype torch.complex64: it must be torch.float32"),
+            ("to_sparse()", "layout torch.sparse_coo: it must be torch.strided"),
+            ("to('meta')", "is_meta True: it must be False"),
+        )
+    ),
     (("solver", ", {}, {})", ", {}, None)"), "Round.end returned None as End.client_state"),
     (
         ("solver", "    def begin", "    def control(self, model):\n        pass\n\n    def begin"),
@@ -650,7 +705,25 @@ BREACHES = [
         "build's policy returned None: it must return a RoundNorm",
     ),
     (("normalisation", "frozenset(", "list("), "policy returned list: .* RoundNorm.local as a fro"),
+    *(
+        (
+            ("normalisation", "RoundNorm(local", f"RoundNorm({field}={wrong}, local"),
+            rf"policy returned \w+ as RoundNorm.{field}: it must be {due}",
+        )
+        for field, wrong, due in (
+            ("pooling", "'x'", "Pooling or None"),
+            ("freeze", "'both'", "Freeze or None"),
+            ("static", "'no'", "bool"),
+            ("following", "'x'", "Following or None"),
+            ("measurement", "int", "Measurement or None"),
+            ("layers_alone", "1", "bool"),
+        )
+    ),
     (UNKNOWN, f"step returned a next model with 0.wieght: .* Averaged.last, {NAMES}"),
+    (
+        ("server", STEPPED, "return {n: w.long() for n, w in model.items()}, kept"),
+        "a next model with 0.weight of dtype torch.int64: it must be torch.float32",
+    ),
     (("server", STEPPED, "return {}, kept"), f"returned a next model without {NAMES}: "),
     (("server", STEPPED, "return model"), "step returned dict: it must return the next model and"),
     (("server", STEPPED, "return model, {'t': 1}"), "step returned what is kept with int as 't'"),
@@ -659,6 +732,14 @@ BREACHES = [
     (("selector", CHOSEN, "return standing.clients"), "chose 4 clients: it must choose n = 3"),
     (("selector", CHOSEN, "return chosen[0]"), "select returned str: .* a tuple of clients"),
     (("selector", CHOSEN, "return (chosen[0],) * n"), "chose a client twice of client-1, client-1"),
+    (
+        ("selector", CHOSEN, "return ()"),
+        "chose nobody: it must choose n = 3; fewer than 1 ",
+    ),
+    (
+        ("selector", CHOSEN, "return [[c] for c in chosen]"),
+        "chose list: it must choose of client-",
+    ),
     (UNASKED, r'reads standing.n_samples, .* must have asks = \("selection/size",\)'),
     (
         ("selector", "standing.rounds_waited", "standing.time_s"),
@@ -700,6 +781,19 @@ def test_and_at_a_site(module, axis):
         chosen = job_of(config, task(), here=("client-1",)).algorithm.inner
         parts = {type(chosen.solver), type(chosen.normalisation), type(chosen.server)}
         assert parts & set(own.values()) == checked
+
+
+def test_a_refinement_that_returns_no_algorithm_is_refused():
+    class Empty(FnrChoice):
+        def around(self, inner, context):
+            pass
+
+    job = with_public()
+    job = securefl.Task(job.model, job.clients, job.test, public=job.public, choices=[Empty()])
+    with pytest.raises(
+        ConfigError, match=r"Empty\.around returned None: .* init and plan and client"
+    ):
+        run(job=job)
 
 
 @pytest.mark.slow

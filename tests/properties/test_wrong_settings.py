@@ -37,6 +37,10 @@ class Asking(Selector):
 class AskingForOne(Asking):
     asks = "profile"
 
+class Unclear(Asking):
+    asks = ()
+    needs_devices = "no"
+
 found = {}
 for name, (path, settings) in json.load(sys.stdin).items():
     sys.settrace(trace)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,7 @@ def references(state: State) -> dict[str, Tensor]:
     return {n.removeprefix(REFERENCE): v for n, v in carried.items() if n.startswith(REFERENCE)}
 
 
+@runtime_checkable
 class Measurement(Protocol):
     """Statistics that all clients find together at a round's start, by sums over clients."""
 
@@ -72,6 +73,7 @@ Followed: TypeAlias = Callable[[], tuple[NamedTensors, NamedTensors]]
 """Ends a client's local steps: what it sends with its statistics, and what it keeps."""
 
 
+@runtime_checkable
 class Following(Protocol):
     """A client's own part in BN through its local steps, with something to send or to keep."""
 
