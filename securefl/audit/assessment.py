@@ -200,12 +200,15 @@ def _recipients(
 
 
 LYING = (
-    "A server that keeps to the protocol was assumed. In trials of SecureFL's authors one that "
-    "sends a crafted model has read up to 124 of 160 records of one total of five clients (one "
-    "step on batches of 32, a hidden layer of 1,024 units without BN), with all sealed and nobody "
-    "helping it, and clients see next to nothing of it. Against it: differential privacy "
+    "A server that keeps to the protocol was assumed. One that sends a crafted model reads records "
+    "out of a total of all clients, with all sealed and nobody helping it: in trials of SecureFL's "
+    "authors more than half of 40 records through the protocol, and up to 124 of 160 records by "
+    "the plain sum of five clients (one step on batches of 32, a hidden layer of 1,024 units "
+    "without BN). No client looks for it. One that shows a model again, but for its last bits, "
+    "reads a client's mean update in a few rounds. Against both: differential privacy "
     "(privacy.level), and a server whose operator has no interest in the records (SECURITY.md). "
-    "More clients, larger batches or more steps are no measure: nobody has measured them."
+    "More clients, larger batches or more steps are no measure: against the first nobody has "
+    "measured them, and against the second more steps do not help."
 )
 """Risk of a server that deviates, which no audit of a run sees."""
 
