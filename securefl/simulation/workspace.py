@@ -25,6 +25,8 @@ from securefl.types import State
 
 TENSOR_CORE_CHANNELS = 8
 """Number of channels of which a GPU's tensor cores take multiples."""
+CPU_CHANNELS = 8
+"""Channels that a CPU's kernels of channels_last take at a time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +81,10 @@ class Workspace:
 
 def _lay_out(model: nn.Module) -> None:
     """Lay out convolutions' weights for the fastest kernels, on CPU and GPU; values stay."""
-    for layer in _convolutions(model):
+    convolutions = _convolutions(model)
+    if any(map(_spoils_memory, convolutions)):
+        return
+    for layer in convolutions:
         if layer.weight.dtype is torch.float32:
             layer.weight.data = layer.weight.data.to(memory_format=torch.channels_last)
 
@@ -93,6 +98,17 @@ def _fill_tensor_cores(model: nn.Module, n_clients: int) -> bool:
     of_each = {layer.out_channels // n_clients for layer in _convolutions(model)}
     on_gpu = next(model.parameters()).device.type == "cuda"
     return on_gpu and not any(channels % TENSOR_CORE_CHANNELS for channels in of_each)
+
+
+def _spoils_memory(layer: nn.Conv2d) -> bool:
+    """Return whether torch's kernel of channels_last writes beyond its memory in the backward pass.
+
+    So does that of a CPU with AVX2 (torch 2.13) for strided 1 x 1 convolutions of fewer than eight
+    channels: the process is aborted, or hangs.
+    """
+    few = layer.in_channels // layer.groups % CPU_CHANNELS != 0
+    on_cpu = layer.weight.device.type == "cpu"
+    return on_cpu and few and max(layer.kernel_size) == 1 and max(layer.stride) > 1
 
 
 def _convolutions(model: nn.Module) -> list[nn.Conv2d]:

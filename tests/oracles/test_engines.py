@@ -61,6 +61,18 @@ def test_convolutions_are_laid_out_channels_last_whatever_they_take_in():
     assert model[1].weight.is_contiguous()
 
 
+@pytest.mark.parametrize(
+    ("n_in", "kernel", "stride", "last"), [(4, 1, 2, False), (8, 1, 2, True), (4, 3, 2, True)]
+)
+def test_no_model_is_laid_out_for_a_kernel_that_spoils_memory(n_in, kernel, stride, last):
+    """Not its other convolutions, either: what they give out lies as their weights do."""
+    layers = nn.Conv2d(3, n_in, 3), nn.Conv2d(n_in, 8, kernel, stride)
+    trained = Workspace(nn.Sequential(*layers)).model
+    assert (trained[0].weight.stride()[1] == 1) is last
+    for _ in range(50):
+        trained(torch.rand(8, 3, 10, 10)).square().mean().backward()
+
+
 @pytest.mark.parametrize("settings", [(), ("train.momentum=0.9",), ("solver.name=scaffold",)])
 def test_the_layout_of_a_gpu_changes_no_value(settings, monkeypatch):
     """On a GPU weights side by side are in channels_last, too."""
