@@ -14,7 +14,7 @@ MORE = {
     ),
     r"^(README|docs/results/.*)\.md: securefl run ": "--set run.rounds=2",
     r": securefl reproduce (?!.*--list)": "--seeds 1",
-    r": python benchmarks/engines\.py ": "--small --repeats 1",
+    r": (OMP_NUM_THREADS=1 )?python benchmarks/engines\.py ": "--small --repeats 1",
     r": python benchmarks/gpu\.py ": "--device cpu --small --repeats 1",
     r": python benchmarks/pages\.py": "--runs 1 --rounds 1 --long-rounds 1",
     r": python benchmarks/random_sums\.py ": "--sums 3 --most 20",
