@@ -23,14 +23,13 @@ from securefl.algorithms.solvers.solver import (
     StepContext,
 )
 from securefl.errors import ConfigError
-from securefl.selection.selector import Quantity, Selector, Standing
+from securefl.selection.selector import Selector, Standing
 from securefl.settings.choice import OpenChoice
-from securefl.types import LOSS, PROFILE, SIZE, Kind, NamedTensors, State
+from securefl.settings.clashes import ANSWERS
+from securefl.types import Kind, NamedTensors, State
 
 MAX_LISTED = 12
 """Names in a message."""
-ANSWERS: Mapping[Quantity, str] = {"n_samples": SIZE, "loss": LOSS, "divergence": PROFILE}
-"""Answers of clients by the quantity that a selector reads."""
 FORM = "shape", "dtype", "layout", "is_meta"
 """Attributes of a tensor that are those of the one that it replaces."""
 FIELDS = {f: get_args(of) or (of,) for f, of in get_type_hints(RoundNorm).items() if f != "local"}
@@ -229,7 +228,7 @@ class OwnSelector:
 
     def _readable(self, standing: Standing) -> Standing:
         asked = self.selector.asked
-        cures = {q: f'asks = ("{name}",)' for q, name in ANSWERS.items() if name not in asked}
+        cures = {q: f'asks = ("{name}",)' for name, q in ANSWERS.items() if name not in asked}
         if not self.selector.needs_devices:
             cures["time_s"] = "needs_devices = True"
         hidden: dict[str, Any] = {q: _NotAsked(self.selector, q, cures[q]) for q in cures}
@@ -241,7 +240,7 @@ class _NotAsked(Mapping[str, float]):
     """The answers to a question that nobody asks."""
 
     selector: Selector
-    quantity: Quantity
+    quantity: str
     cure: str
 
     def __getitem__(self, client: str) -> float:

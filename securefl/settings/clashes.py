@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 MAX_STEPS = 8000
 """Below the largest value that is sealed, 8192."""
-ANSWERS = SIZE, LOSS, PROFILE
-"""Names of the answers that a selector may ask of clients."""
+ANSWERS = {SIZE: "n_samples", LOSS: "loss", PROFILE: "divergence"}
+"""Quantities that a selector reads (`Standing`), by the answers of clients that it may ask for."""
 
 
 def public_reader(config: Config) -> str:

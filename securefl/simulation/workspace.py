@@ -104,7 +104,8 @@ def _spoils_memory(layer: nn.Conv2d) -> bool:
     """Return whether torch's kernel of channels_last writes beyond its memory in the backward pass.
 
     So does that of a CPU with AVX2 (torch 2.13) for strided 1 x 1 convolutions of fewer than eight
-    channels: the process is aborted, or hangs.
+    channels: the process is aborted, or hangs. Other numbers that are no multiple of eight are
+    taken for such, too.
     """
     few = layer.in_channels // layer.groups % CPU_CHANNELS != 0
     on_cpu = layer.weight.device.type == "cpu"
