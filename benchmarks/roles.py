@@ -191,8 +191,7 @@ class Job:
 
     def rounds_done(self) -> list[int]:
         """Return the rounds that the server has said are done, in the order of its words."""
-        said = self.parties[SERVER].said()
-        return [int(number) for number in re.findall(r"^Round (\d+)/", said, re.MULTILINE)]
+        return rounds_in(self.parties[SERVER].said())
 
     def n_sessions(self) -> int:
         """Return how often the last of all clients has joined."""
@@ -242,6 +241,11 @@ class Job:
             if name not in self.gone:
                 party.is_done()
         return False
+
+
+def rounds_in(said: str) -> list[int]:
+    """Return the rounds that a server says are done, each on a line after time and session."""
+    return [int(number) for number in re.findall(r"^\S+ \S+ Round (\d+)/", said, re.MULTILINE)]
 
 
 def model_of(job: Job) -> dict[str, torch.Tensor]:

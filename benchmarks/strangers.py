@@ -45,8 +45,6 @@ SITES = ("amiens", "bremen", "cadiz")
 MEMBER = "mallory"
 """Name of a member of the consortium, in no job."""
 SPAWN = multiprocessing.get_context("spawn")
-AGAIN_S = 1.0
-"""Seconds after which a stranger that was hung up on calls again."""
 JOB = """
 [run]
 rounds = 100000
@@ -80,6 +78,8 @@ class Siege:
     """True where the strangers have what nobody else wants of their cores, as strangers on another
     machine would take nothing of it."""
     cores: Collection[int]
+    again_s: float
+    """Seconds after which a stranger that was hung up on calls again."""
     calls: Counter[str] = field(default_factory=Counter)
     """Connections so far, by kind."""
 
@@ -122,7 +122,7 @@ class Siege:
 
     async def _speaking(self, speak: Speak) -> None:
         host, _, port = self.at.rpartition(":")
-        await asyncio.sleep(random.uniform(0, AGAIN_S))
+        await asyncio.sleep(random.uniform(0, self.again_s))
         while True:
             with suppress(OSError):
                 reader, writer = await asyncio.open_connection(host, int(port))
@@ -132,13 +132,13 @@ class Siege:
                     await reader.read()
                 finally:
                     writer.close()
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(self.again_s)
 
     async def _member(self, own: ProcessIdentity, bundle: VerifiedBundle) -> None:
         """Send a megabyte where a small frame is due, under a certificate that is sound."""
         host, _, port = self.at.rpartition(":")
         while True:
-            await asyncio.sleep(random.uniform(0, 2 * AGAIN_S))
+            await asyncio.sleep(random.uniform(0, 2 * self.again_s))
             with suppress(PeerError, OSError):
                 link = await connected(own, bundle, "server", Address(host, int(port)), 0)
                 self.calls["member"] += 1
@@ -198,7 +198,15 @@ def on(cores: Collection[int]) -> Iterator[None]:
 
 
 def besieged(  # noqa: PLR0913
-    folder: Path, pairs: int, stretch_s: float, each: int, steps: int, *, yields: bool, apart: bool
+    folder: Path,
+    pairs: int,
+    stretch_s: float,
+    each: int,
+    steps: int,
+    again_s: float,
+    *,
+    yields: bool,
+    apart: bool,
 ) -> Found:
     """Run a federation, and besiege it in every second stretch."""
     own, *others = cores = sorted(os.sched_getaffinity(0))
@@ -216,7 +224,7 @@ def besieged(  # noqa: PLR0913
                 if not job.parties[SERVER].is_alive():
                     raise RuntimeError(job.parties[SERVER].said())
                 time.sleep(0.1)
-            siege = Siege(at, each, proxy.heard[SITES[0]], folder, yields, of_server)
+            siege = Siege(at, each, proxy.heard[SITES[0]], folder, yields, of_server, again_s)
             return _in_turns(job, siege, pairs, stretch_s)
         finally:
             job.stop()
@@ -267,14 +275,24 @@ def told(values: Sequence[float], unit: str = "") -> str:
 @click.option("--seconds", default=10.0, show_default=True, help="Of a stretch.")
 @click.option("--strangers", default=200, show_default=True, help="Of five kinds, as many of each.")
 @click.option("--steps", default=400, show_default=True, help="Of local training in a round.")
+@click.option(
+    "--again", default=1.0, show_default=True, help="Seconds until the next call of each."
+)
 @click.option("--yielding", is_flag=True, help="Strangers run on what others leave of the cores.")
 @click.option("--apart", is_flag=True, help="Server and sites have cores of their own.")
-def main(
-    pairs: int, seconds: float, strangers: int, steps: int, *, yielding: bool, apart: bool
+def main(  # noqa: PLR0913
+    pairs: int,
+    seconds: float,
+    strangers: int,
+    steps: int,
+    again: float,
+    *,
+    yielding: bool,
+    apart: bool,
 ) -> None:
     """Print seconds per round, with strangers and without."""
     with TemporaryDirectory() as made:
-        of = Path(made), pairs, seconds, strangers // 5, steps
+        of = Path(made), pairs, seconds, strangers // 5, steps, again
         found = besieged(*of, yields=yielding or apart, apart=apart)
     print(f"{Machine.here()}; {strangers} strangers, {pairs} pairs of {seconds:g} s")
     print(f"quiet    {told(found.quiet_s, ' s')} a round")

@@ -71,8 +71,11 @@ def names(folder):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_encrypted_the_model_is_the_same_and_the_server_holds_no_secret(site):
-    """A stopped server is searched for every secret of the others; who has one is found to."""
+def test_encrypted_the_model_is_the_same_and_the_server_holds_no_secret(site, benchmark):
+    """A stopped server is searched for every secret of the others; who has one is found to.
+
+    Benchmarks of processes read in its log which rounds are done.
+    """
     here = site(encrypt="model", rounds=3, anew=True)
     authority = here.authority()
     server = here.server("--set", f'run.name="{MARKER}"')
@@ -89,6 +92,7 @@ def test_encrypted_the_model_is_the_same_and_the_server_holds_no_secret(site):
     finally:
         os.kill(server.pid, signal.SIGCONT)
     all_well(server, clients)
+    assert benchmark("roles").rounds_in(server.text()) == [1, 2, 3]
     assert authority.interrupt() == 130
     assert "Traceback" not in authority.text()
     folders = [here.folder / name for name in ("run", "bundles/server", SERVER)]
