@@ -566,7 +566,8 @@ class AuthorityLine:
     async def _fetched(self) -> None:
         """Fetch; a connection that breaks is no failure, nor is a log that cannot be read."""
         try:
-            await self.log.fetch(await self._link())
+            link = await self.line.line.link(self.process.patience.authority_s)
+            await self.log.fetch(link)  # also where the run was over before this session
         except (PeerError, OpeningRefused) as error:
             self.process.say(f"{error}; its log is fetched with the next round, or session")
 

@@ -20,9 +20,10 @@ from securefl.federation.incidents import PASSED, Incident
 from securefl.federation.opening import Opening
 from securefl.network.members import Members
 from securefl.network.store import RUNS, FileStore
-from securefl.runs.folder_files import INCIDENTS
+from securefl.runs.folder_files import INCIDENTS, OPENINGS
 from securefl.runs.folder_reader import read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.loop import Rounds
 from securefl.runs.round_metrics import read_metrics
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
@@ -89,6 +90,28 @@ def test_a_run_that_broke_off_goes_on_with_the_same_commands(job, monkeypatch, s
     assert ended_alike(here)
     assert incidents_of(here.folder / "run") == ""
     assert not list(here.folder.glob(f"*/{RUNS}/*"))
+
+
+@pytest.mark.parametrize("settings", [(), ("exchange.encrypt=model",)], ids=["clear", "sealed"])
+def test_a_run_that_broke_off_after_its_last_round_ends_with_the_same_commands(
+    job, monkeypatch, settings
+):
+    """No round is left to be announced to the authority, whose log is fetched all the same."""
+    here = job(*settings)
+    with monkeypatch.context() as patch:
+
+        def full(*_):
+            raise RunFolderError("no space left")
+
+        patch.setattr(Rounds, "_finish", full)
+        with pytest.raises(RunFolderError, match="no space left"):
+            OnTask(here).run()
+    assert len(here.record.metrics) == 4
+    OnTask(here).run()
+    assert model_of(here.folder / "run")
+    fetched = read_rows(here.folder / "run" / OPENINGS, Opening)
+    assert fetched == read_rows(here.openings, Opening)
+    assert bool(fetched) == here.sealed
 
 
 def test_a_client_that_joins_again_goes_on_from_what_it_has_kept(job, monkeypatch):
