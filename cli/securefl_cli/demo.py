@@ -7,6 +7,7 @@ import click
 
 from securefl_cli.as_json import json_option, say_json
 from securefl_cli.compare import as_row, print_runs
+from securefl_cli.connection import ended_by_sigterm
 from securefl_cli.demo_sites import OFFICERS, demo_sites, prepare
 from securefl_cli.progress import progress_bar
 
@@ -48,6 +49,7 @@ RUNS = {
     help="Where the runs and the picture go; runs/<time>-demo where absent.",
 )
 @json_option
+@ended_by_sigterm()
 def demo(  # noqa: PLR0913  (click gives each option)
     rounds: int | None,
     seed: int,

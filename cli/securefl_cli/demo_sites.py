@@ -115,8 +115,18 @@ def demo_sites(
 
 
 def prepare(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) -> None:
-    """Write what the parties of the demo have: settings, keys, identities, bundles, data."""
-    folder.mkdir(parents=True)
+    """Write what the parties of the demo have: settings, keys, identities, bundles, data.
+
+    Raises:
+        UsageError: the folder is there already, or cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise click.UsageError(
+            f"--out {folder}: cannot be made ({error.strerror}): name a folder that is not there, "
+            "or move this one away"
+        ) from error
     passphrase = secrets.token_urlsafe(24)
     hospitals = list(HOSPITALS)
     make_consortium(folder, hospitals, SERVER, passphrase, name="Hospitals", officers=officers)

@@ -1,9 +1,12 @@
 """The page on sites with their own data says what works, word for word."""
 
 import csv
+import os
 import re
 import shlex
 import subprocess
+import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -115,6 +118,24 @@ def test_three_hospitals_train_one_network(tmp_path):
     assert next(iter(trained.model.parameters())).shape == (30, 30)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="has groups of processes of another kind")
+def test_a_demo_that_is_ended_leaves_no_process(tmp_path):
+    """By SIGTERM, as a supervisor ends it: its parties run in its group, which is empty then."""
+    command = [*SECUREFL, "demo", "--sites", "--out", str(tmp_path / "demo")]
+    piped = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, **piped) as demo:
+        assert "Three hospitals' files" in demo.stderr.readline()
+        server, until = tmp_path / "demo/hub.log", time.monotonic() + 60
+        while not (server.exists() and "Listening" in server.read_text()):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        demo.terminate()
+        assert demo.wait(60) == 0, demo.stderr.read()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(demo.pid, 0)
+
+
 def test_the_demos_files_have_officers_where_they_are_asked_for(tmp_path):
     """Two of three, whom settings and bundles name alike; without the sites there are none."""
     demo = ["demo", "--officers", "--out", str(tmp_path / "demo")]
@@ -125,6 +146,9 @@ def test_the_demos_files_have_officers_where_they_are_asked_for(tmp_path):
     bundle = VerifiedBundle.load(tmp_path / "demo/bundles/officer", "officer")
     assert bundle.officers() == ("authority", "olga", "otto")
     assert bundle.card_keys.quorum == Quorum(2, 3)
+    done = CliRunner().invoke(main, [*demo, "--prepare", "--sites"])
+    assert done.exit_code == 2
+    assert "demo: cannot be made (File exists): name a folder that is not there" in done.stderr
     done = CliRunner().invoke(main, demo)
     assert done.exit_code == 2
     assert "--officers is of --sites" in done.stderr
