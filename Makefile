@@ -6,7 +6,8 @@ BIN := .venv/bin
 # Test files side by side, each on one core: so they are done sooner than one after the other.
 # In their order: else those with fewest tests come last, and some of these take a minute.
 # Byte code is kept, whatever the environment says: a hundred processes are started.
-TEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# Without restarts, since pytest-xdist 3.8 waits for ever after a worker has crashed and been replaced.
+TEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # Some wait for processes half of their time: so one file more than cores.
 SIDE_BY_SIDE := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 

@@ -173,7 +173,7 @@ def test_s_stays_the_mean_of_all_clients_s_k(beside):
 STILL = ("train.lr=1e-30", "train.weight_decay=0.0", "train.batch_size=64")
 
 
-@pytest.mark.parametrize("sizes", [(5, 9), (5, 9, 14, 8)])
+@pytest.mark.parametrize("sizes", [pytest.param((5, 9), marks=pytest.mark.full), (5, 9, 14, 8)])
 def test_of_full_batches_s_is_that_of_the_union_after_two_rounds_a_layer(sizes):
     """A model that stands still: then (μ, σ²) are exact layer by layer, and not a round before.
 

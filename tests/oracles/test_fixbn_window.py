@@ -146,6 +146,7 @@ def test_only_the_model_that_trains_is_watched(job, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_defaults_freeze_the_demos_job_soon_after_its_first_learning_rate_drop(tmp_path):
     """Of 200 rounds with a drop after 100, BN is frozen between 100 and 125."""
     config = securefl.load_config(

@@ -220,7 +220,7 @@ def match_of(parties, profile, baseline):
     return about, sealed, parties.matcher.match(sealed.payload, baseline)
 
 
-@pytest.mark.parametrize("q", [1, 64, 2048])
+@pytest.mark.parametrize("q", [*(pytest.param(q, marks=pytest.mark.full) for q in (1, 64)), 2048])
 def test_the_noise_of_scores_is_no_more_than_the_parameters_say(parties, q):
     """σ √Σ|w|² / 2^40 where no encoding errs, and weights have at most length 1: by χ² above.
 

@@ -48,6 +48,7 @@ def test_fedprof_finds_the_clients_whose_data_are_worth_training_on():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_fnr_gains_by_labels_that_nobody_has():
     """Half a point and more over FedAvg, with the penalty, without it, and as it is printed."""
 

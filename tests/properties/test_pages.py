@@ -405,6 +405,8 @@ ALONE = sorted(
     - {*WALKED, *(ROOT / name for name in TOGETHER)}
 )
 """Other pages with a command that is typed."""
+LONGEST = ROOT / "docs/results/gpu.md", ROOT / "docs/results/pages.md"
+"""Those whose benchmarks take most of a minute each, also in short: `make test-all` types them."""
 
 
 @pytest.fixture
@@ -435,7 +437,10 @@ def clone(tmp_path, benchmark, monkeypatch):
 
 @pytest.mark.parametrize(
     "pages",
-    [[ROOT / name for name in TOGETHER], *([p] for p in ALONE)],
+    [
+        [ROOT / name for name in TOGETHER],
+        *(pytest.param([p], marks=[pytest.mark.full] * (p in LONGEST)) for p in ALONE),
+    ],
     ids=lambda pages: name_of(pages[0]),
 )
 @pytest.mark.usefixtures("clone")
