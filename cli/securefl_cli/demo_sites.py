@@ -1,4 +1,4 @@
-"""`securefl demo --sites`: authority, server and three hospitals, each a process of its own."""
+"""`securefl demo --sites`: authority, server and four hospitals, each a process of its own."""
 
 import csv
 import json
@@ -11,15 +11,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from securefl.errors import PeerError
 from securefl_cli.log import ENVIRONMENT
 
-HOSPITALS = {"north": 0.5, "south": 0.3, "east": 0.2}
-"""Share of the samples of each hospital."""
-SERVER, KILLED = "hub", "south"
+if TYPE_CHECKING:
+    from securefl.data.heart import Patients
+
+SERVER, KILLED = "hub", "hungary"
 OFFICERS = ("olga", "otto")
 """Officers beside the authority, where sums are opened by two of three."""
 SECUREFL = (sys.executable, "-c", "from securefl_cli.main import main; main()")
@@ -36,9 +38,9 @@ names = {names}
 
 [samples]                      # the form that all hospitals' files have
 columns = {columns}
-units = {units}
-target = "diagnosis"
-classes = ["malignant", "benign"]
+levels = {{ {levels} }}
+target = "disease"
+classes = ["no", "yes"]
 most = 400                     # patients that one trains on, at most
 
 [algorithm]
@@ -49,15 +51,9 @@ local_steps = 5
 lr = 0.1
 
 [sites]
-late = "pass"                  # a round without one of the three passes, and the next waits
+quorum = 4                     # a round begins when all hospitals are there
+late = "pass"                  # one that waits longer than wait_s passes, and the next waits
 """
-UNITS = {
-    **dict.fromkeys(("smoothness_error", "fractal_dimension_error"), 0.001),
-    **dict.fromkeys(("compactness_error", "concave_points_error", "symmetry_error"), 0.01),
-    **dict.fromkeys(("mean_smoothness", "worst_smoothness"), 0.01),
-    **dict.fromkeys(("mean_fractal_dimension", "worst_fractal_dimension"), 0.01),
-}
-"""Units of columns whose values are near one another."""
 OF_OFFICERS = """
 [exchange]
 officers = 3                   # two of the authority and two officers open sums
@@ -73,7 +69,7 @@ def demo_sites(
     from securefl_cli.as_json import say_json
     from securefl_cli.compare import as_row, print_runs
 
-    prepare(rounds, seed, folder, officers)
+    hospitals = prepare(rounds, seed, folder, officers)
     words = ("--passphrase-file", "passphrase")
     with _processes(folder) as start:
         server = start(
@@ -94,7 +90,7 @@ def demo_sites(
                 name, "site", "join", "job.toml", "--bundle", "bundles/client", *own, *words
             )
 
-        sites = {name: join(name) for name in HOSPITALS}
+        sites = {name: join(name) for name in hospitals}
         server.told(f"Round {max(1, rounds // 3)}/", show=True, beside=sites)
         sites[KILLED].kill()
         click.echo(f"{KILLED} is killed, and started again by the same command", err=True)
@@ -114,12 +110,19 @@ def demo_sites(
     )
 
 
-def prepare(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) -> None:
+def prepare(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) -> tuple[str, ...]:
     """Write what the parties of the demo have: settings, keys, identities, bundles, data.
 
+    Returns the hospitals' names.
+
     Raises:
+        DataError: the package with the hospitals' patients is not installed, or is another one.
         UsageError: the folder is there already, or cannot be made.
     """
+    from securefl.data.catalogue import DATA_SETS
+    from securefl.data.heart import read_patients
+
+    patients_of = read_patients(*DATA_SETS["heart"].packaged)
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -128,14 +131,15 @@ def prepare(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) 
             "or move this one away"
         ) from error
     passphrase = secrets.token_urlsafe(24)
-    hospitals = list(HOSPITALS)
+    hospitals = tuple(patients_of)
     make_consortium(folder, hospitals, SERVER, passphrase, name="Hospitals", officers=officers)
-    _write_data(folder, rounds, seed)
+    _write_data(folder, rounds, seed, patients_of)
     if officers:
         with (folder / "job.toml").open("a") as job:
             job.write(OF_OFFICERS)
     (folder / "run").mkdir()  # the server's; where it is mounted, it has to be there
-    click.echo(f"Three hospitals' files, keys and settings: {folder}", err=True)
+    click.echo(f"Four hospitals' files, keys and settings: {folder}", err=True)
+    return hospitals
 
 
 def make_consortium(
@@ -250,26 +254,28 @@ def _processes(folder: Path) -> Iterator[Callable[..., _Process]]:
             process.kill()
 
 
-def _write_data(folder: Path, rounds: int, seed: int) -> None:
-    """Write settings, and the breast cancer data of scikit-learn as a table for each hospital."""
-    import numpy as np
-    from sklearn.datasets import load_breast_cancer
+def _write_data(
+    folder: Path, rounds: int, seed: int, patients_of: "Mapping[str, Patients]"
+) -> None:
+    """Write the settings, and a table for each hospital: words in the place of numbers for them."""
+    from securefl.data.heart import TABLE
 
-    data = load_breast_cancer()
-    columns = [str(name).replace(" ", "_") for name in data.feature_names]
-    order = np.random.default_rng(seed).permutation(len(data.target))
-    ends = np.cumsum([round(share * len(order)) for share in HOSPITALS.values()])
-    for name, part in zip(HOSPITALS, np.split(order, ends[:-1]), strict=True):
-        with (folder / name / "patients.csv").open("w", newline="") as file:
+    *columns, _ = TABLE
+    words = {name: {float(n): word for word, n in of.items()} for name, of in TABLE.items() if of}
+    for hospital, patients in patients_of.items():
+        with (folder / hospital / "patients.csv").open("w", newline="") as file:
             table = csv.writer(file)
-            table.writerow([*columns, "diagnosis"])
-            for i in part:
-                table.writerow([*data.data[i].tolist(), data.target_names[data.target[i]]])
-        (folder / name / "site.toml").write_text('train = "patients.csv"\ntest = 0.2\n')
-    names = json.dumps(list(HOSPITALS))
-    units = f"{{ {', '.join(f'{name} = {unit}' for name, unit in UNITS.items())} }}"
-    about = {"names": names, "columns": json.dumps(columns), "units": units}
-    job = JOB.format(rounds=rounds, seed=seed, **about)
+            table.writerow([*columns, "disease"])
+            for *readings, grade in patients.tolist():
+                found = zip(columns, readings, strict=True)
+                said = [
+                    words[name][value] if name in words else f"{value:g}" for name, value in found
+                ]
+                table.writerow([*said, "yes" if grade else "no"])
+        (folder / hospital / "site.toml").write_text('train = "patients.csv"\ntest = 0.2\n')
+    levels = ", ".join(f"{name} = {json.dumps([*of.values()])}" for name, of in words.items())
+    listed = {"names": json.dumps([*patients_of]), "columns": json.dumps(columns)}
+    job = JOB.format(rounds=rounds, seed=seed, levels=levels, **listed)
     (folder / "job.toml").write_text(job)
 
 

@@ -63,7 +63,7 @@ _LEAST_STRATIFIED = 3
 _EPS = 1e-9
 
 _FLAGS = {"FALSE": 0, "TRUE": 1}
-_TABLE: Mapping[str, Mapping[str, int] | None] = MappingProxyType(
+TABLE: Mapping[str, Mapping[str, int] | None] = MappingProxyType(
     {
         "age": None,
         "sex": {"Female": 0, "Male": 1},
@@ -78,7 +78,9 @@ _TABLE: Mapping[str, Mapping[str, int] | None] = MappingProxyType(
         "num": None,
     }
 )
-"""Columns of the package's table that are used, in UCI's order, and UCI's numbers for words."""
+"""Columns of the package's table that are used, in UCI's order, and UCI's numbers for words.
+
+The last is the diagnosis: 0 where there is no disease."""
 _MISPLACED = "304"
 """Number of the Hungarian patient whom the package's table has under Cleveland."""
 
@@ -97,7 +99,20 @@ def read_heart(data: DataTable, _seed: int) -> Domains:
     if data.root is not None:
         return load_heart(data.folder)
     otherwise = f"; or set data.root to a folder with {data.traits.files_instead}"
-    return _domains(_of_table(locate_packaged(*data.traits.packaged, otherwise=otherwise)))
+    return _domains(read_patients(*data.traits.packaged, otherwise=otherwise))
+
+
+def read_patients(packaged: str, *, otherwise: str = "") -> Mapping[str, Patients]:
+    """Return each hospital's complete patients of the package's table, in the columns of `TABLE`.
+
+    Args:
+        packaged: the table, as `PACKAGE/path`.
+        otherwise: another way to have the data, for the message.
+
+    Raises:
+        DataError: the package is missing, or its table is damaged or another one.
+    """
+    return _complete(_of_table(locate_packaged(packaged, otherwise=otherwise)))
 
 
 def load_heart(root: str | Path) -> Mapping[str, Split]:
@@ -120,11 +135,15 @@ def load_heart(root: str | Path) -> Mapping[str, Split]:
     names = {name: f"processed.{hospital.of_uci}.data" for name, hospital in HOSPITALS.items()}
     source = "UCI's processed.….data of the Heart Disease data set (id 45)"
     paths = {name: locate(Path(root), (file,), source) for name, file in names.items()}
-    return _domains({name: (path, _of_uci(path)) for name, path in paths.items()})
+    return _domains(_complete({name: (path, _of_uci(path)) for name, path in paths.items()}))
 
 
-def _domains(found: Mapping[str, tuple[Path, Patients]]) -> Mapping[str, Split]:
-    domains = {}
+def _domains(patients_of: Mapping[str, Patients]) -> Mapping[str, Split]:
+    return {name: _split(patients) for name, patients in patients_of.items()}
+
+
+def _complete(found: Mapping[str, tuple[Path, Patients]]) -> Mapping[str, Patients]:
+    patients_of = {}
     for name, (path, patients) in found.items():
         complete = patients[~np.isnan(patients).any(axis=1)]
         n, expected = len(complete), HOSPITALS[name].n_patients
@@ -134,8 +153,8 @@ def _domains(found: Mapping[str, tuple[Path, Patients]]) -> Mapping[str, Split]:
                 "again"
             )
         check_numbers(path, torch.from_numpy(complete), SHA256.get(name, ""))
-        domains[name] = _split(complete)
-    return domains
+        patients_of[name] = complete
+    return patients_of
 
 
 def _split(patients: Patients) -> Split:
@@ -193,7 +212,7 @@ def _of_table(path: Path) -> Mapping[str, tuple[Path, Patients]]:
             if hospital not in by_hospital:
                 raise DataError(f"{where}: dataset = {hospital!r:.60} is none of its hospitals")
             by_hospital[hospital].append(
-                [_field(line.get(column), words, where) for column, words in _TABLE.items()]
+                [_field(line.get(column), words, where) for column, words in TABLE.items()]
             )
     except csv.Error as error:
         raise DataError(f"{path}: is no table of text ({error})") from error
@@ -205,7 +224,7 @@ def _of_table(path: Path) -> Mapping[str, tuple[Path, Patients]]:
 
 def _field(text: str | None, words: Mapping[str, int] | None, where: str) -> float:
     if text is None:
-        raise DataError(f"{where}: lacks a column; expected {', '.join(_TABLE)}")
+        raise DataError(f"{where}: lacks a column; expected {', '.join(TABLE)}")
     if words is None or not text:
         return _number(text, "", where)
     if text not in words:
