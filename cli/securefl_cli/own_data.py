@@ -51,12 +51,12 @@ def own_task_of(name: str) -> Task:
     return found
 
 
-def say_passed_over(site: Path) -> None:
-    """Say where files beside a site's pictures are not read; raises as `files_passed_over`."""
-    from securefl.data.site_file import files_passed_over
+def say_doubts(site: Path) -> None:
+    """Say what a site may not have meant; raises as `doubts`."""
+    from securefl.data.site_file import doubts
     from securefl.network.saying import Warned
 
-    if words := files_passed_over(site):
+    if words := doubts(site):
         say(Warned(words))
 
 
@@ -104,7 +104,7 @@ class Own(NamedTuple):
         files = self.files()
         for name, path in files.items():
             if name != "server":
-                say_passed_over(path)
+                say_doubts(path)
         return task_of_sites(config, files)
 
     def recorded(self, folder: Path) -> Recorded | None:

@@ -32,7 +32,7 @@ from securefl_cli.connection import (
 )
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.log import log_option, say
-from securefl_cli.own_data import say_passed_over
+from securefl_cli.own_data import say_doubts
 from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def review(  # noqa: PLR0913, PLR0917
     if (data is None) != (name is None):
         raise click.UsageError("--data and --name go together: give both or none")
     if data:
-        say_passed_over(data)
+        say_doubts(data)
     job = site_job(config, name, data)
     found = reviewed(job)
     n_samples = len(job.data[name]) if name else None
@@ -298,7 +298,7 @@ def join(  # noqa: PLR0913, PLR0917
         approved = (data.parent if data else identity) / APPROVED
     party = client_party(config, mine, identity, data, approved)
     if data:
-        say_passed_over(data)
+        say_doubts(data)
     process = ClientProcess(mine, party, sound, say)
     with watched_at(metrics, health, process.monitor, "client"):
         run_until_done(process.run(at, wait))

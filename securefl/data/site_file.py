@@ -6,6 +6,7 @@ test = 0.2
 """
 
 import math
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -102,8 +103,10 @@ def load_site(
     return Split(x, y, *test)
 
 
-def files_passed_over(path: Path) -> str:
-    """Return words on files beside a site's pictures that are not read; empty where all are.
+def doubts(path: Path) -> str:
+    """Return words on what a site may not have meant; empty where there is nothing of the kind.
+
+    Files beside its pictures are not read; or it is tested on what it trains on.
 
     Raises:
         ConfigError: the site's file is none.
@@ -119,6 +122,11 @@ def files_passed_over(path: Path) -> str:
                     f"{path.parent / where}: {sum(found.values())} files are passed over "
                     f"({named:.200}): pictures are JPEG, PNG or BMP"
                 )
+    if isinstance(site.test, str) and os.path.normpath(site.test) == os.path.normpath(site.train):
+        words.append(
+            f"{path}: test = {site.test!r}: these are the training samples, and scores say nothing "
+            "of others: name others, or the share that is set aside, as in test = 0.2"
+        )
     return "; ".join(words)
 
 

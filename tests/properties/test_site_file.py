@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from securefl.data import tables
-from securefl.data.site_file import files_passed_over, load_site
+from securefl.data.site_file import doubts, load_site
 from securefl.errors import ConfigError, DataError
 from securefl.settings.load import load_config
 from securefl.settings.samples import SamplesTable
@@ -397,16 +397,26 @@ def test_grey_pictures_of_16_bits_are_those_of_8(tmp_path, dtype):
     )
 
 
+def test_a_site_that_is_tested_on_what_it_trains_on_is_told_so(tmp_path):
+    """Also over another path to the same file; a run goes on, as it does with any test samples."""
+    site = tmp_path / "site.toml"
+    site.write_text('train = "own.csv"\ntest = "./own.csv"\n')
+    assert "test = './own.csv': these are the training samples, and scores" in doubts(site)
+    for other in ('"others.csv"', "0.2"):
+        site.write_text(f'train = "own.csv"\ntest = {other}\n')
+        assert doubts(site) == ""
+
+
 def test_files_beside_pictures_are_counted_in_words(tmp_path):
     """A site finds out that half of its scans are of another kind."""
     folder = tmp_path / "scans" / "cat"
     folder.mkdir(parents=True)
     Image.new("RGB", (9, 5)).save(folder / "1.PNG")
     (tmp_path / "site.toml").write_text('train = "scans"\n')
-    assert files_passed_over(tmp_path / "site.toml") == ""
+    assert doubts(tmp_path / "site.toml") == ""
     for name in ("2.tif", "3.TIF", "notes", ".hidden"):
         (folder / name).touch()
-    words = files_passed_over(tmp_path / "site.toml")
+    words = doubts(tmp_path / "site.toml")
     assert "scans: 3 files are passed over (2 .tif, 1 without an ending): pictures" in words
     table = "samples.shape=[3, 8, 8]", 'samples.classes=["cat", "dog"]', "samples.most=9"
     config = (*table, 'data.names=["north", "b", "c"]', "exchange.encrypt=none")
