@@ -313,11 +313,11 @@ def tiny_task():
 
 @pytest.fixture
 def no_hang(request):
-    """Fail a test that takes more than a minute, where it would wait for ever.
+    """Fail a test that takes more than five minutes, where it would wait for ever.
 
-    A module's `HANGS_S` is in the minute's place, where processes take long to start.
+    A module's `HANGS_S` is in their place, where processes take long to start.
     """
-    seconds = getattr(request.module, "HANGS_S", 60)
+    seconds = getattr(request.module, "HANGS_S", 300)
 
     def give_up(number, frame):
         raise TimeoutError(f"still waiting after {seconds} seconds")

@@ -128,9 +128,12 @@ def test_a_demo_that_is_ended_leaves_no_process(tmp_path):
     command = [*SECUREFL, "demo", "--sites", "--rounds", "900", "--out", str(tmp_path / "demo")]
     piped = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     with subprocess.Popen(command, **piped) as demo:
-        assert any(line.startswith("Round ") for line in demo.stderr)  # all parties have begun
-        demo.terminate()
-        assert demo.wait(60) == 0, demo.stderr.read()
+        try:
+            assert any(line.startswith("Round ") for line in demo.stderr)  # all parties have begun
+            demo.terminate()
+            assert demo.wait(300) == 0, demo.stderr.read()
+        finally:
+            demo.kill()
     with pytest.raises(ProcessLookupError):
         os.killpg(demo.pid, 0)
 
