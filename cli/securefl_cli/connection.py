@@ -161,6 +161,10 @@ def _operators_address(text: str) -> Address:
     return Address.parse(f"127.0.0.1:{text}" if text.isdigit() else text)
 
 
+_told_to_stop = threading.Event()
+"""Also where the exit is lost, as in what Python calls when it has imported a module."""
+
+
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """End the command with code 0 and a word on SIGTERM within, also before it is connected.
@@ -169,6 +173,7 @@ def ended_by_sigterm() -> Iterator[None]:
     """
 
     def stop(_number: int, _frame: object) -> None:
+        _told_to_stop.set()
         _stopped()
 
     if threading.current_thread() is not threading.main_thread():
@@ -179,6 +184,7 @@ def ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        _told_to_stop.clear()
 
 
 def _stopped() -> NoReturn:
@@ -194,6 +200,9 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
         SystemExit: SIGTERM has come, which asks a service to stop and is no failure: code 0.
     """
     asked = set[int]()
+    if _told_to_stop.is_set():
+        work.close()
+        _stopped()
 
     async def stoppable() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
