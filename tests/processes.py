@@ -315,7 +315,7 @@ class Process:
     def text(self):
         return self.log.read_text()
 
-    def wait_for(self, pattern, within_s=600.0):
+    def wait_for(self, pattern, within_s=240.0):
         """Return the match in what it has said."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
@@ -327,7 +327,7 @@ class Process:
             time.sleep(0.05)
         raise AssertionError(f"never said {pattern!r}:\n{self.text()}")
 
-    def ended(self, within_s=600.0):
+    def ended(self, within_s=240.0):
         """Return its exit code."""
         return self.process.wait(within_s)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.errors import PeerError
+from securefl.errors import PeerError, RunFolderError
 from securefl_cli.log import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def demo_sites(
         sites = {name: join(name) for name in hospitals}
         server.told(f"Round {max(1, rounds // 3)}/", show=True, beside=sites)
         sites[KILLED].kill()
+        sites[KILLED].wait()
         click.echo(f"{KILLED} is killed, and started again by the same command", err=True)
         sites[KILLED] = join(KILLED)
         server.told(r"Run folder: (\S+)", show=True, beside=sites)
@@ -117,6 +118,7 @@ def prepare(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) 
 
     Raises:
         DataError: the package with the hospitals' patients is not installed, or is another one.
+        KeyFileError, RunFolderError: a file cannot be written.
         UsageError: the folder is there already, or cannot be made.
     """
     from securefl.data.catalogue import DATA_SETS
@@ -132,12 +134,15 @@ def prepare(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) 
         ) from error
     passphrase = secrets.token_urlsafe(24)
     hospitals = tuple(patients_of)
-    make_consortium(folder, hospitals, SERVER, passphrase, name="Hospitals", officers=officers)
-    _write_data(folder, rounds, seed, patients_of)
-    if officers:
-        with (folder / "job.toml").open("a") as job:
-            job.write(OF_OFFICERS)
-    (folder / "run").mkdir()  # the server's; where it is mounted, it has to be there
+    job = JOB + OF_OFFICERS if officers else JOB
+    try:
+        make_consortium(folder, hospitals, SERVER, passphrase, name="Hospitals", officers=officers)
+        _write_data(folder, job, patients_of, rounds=rounds, seed=seed)
+        (folder / "run").mkdir()  # the server's; where it is mounted, it has to be there
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder}: cannot be written ({error.strerror}): make room, and remove what is there"
+        ) from error
     click.echo(f"Four hospitals' files, keys and settings: {folder}", err=True)
     return hospitals
 
@@ -235,6 +240,9 @@ class _Process:
     def kill(self) -> None:
         """Kill it, as a power cut would."""
         self._process.kill()
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
         self._process.wait()
 
 
@@ -250,14 +258,16 @@ def _processes(folder: Path) -> Iterator[Callable[..., _Process]]:
     try:
         yield start
     finally:
-        for process in started:
+        for process in started:  # all of them before any is waited for: Ctrl-C may come again
             process.kill()
+        for process in started:
+            process.wait()
 
 
 def _write_data(
-    folder: Path, rounds: int, seed: int, patients_of: "Mapping[str, Patients]"
+    folder: Path, job: str, patients_of: "Mapping[str, Patients]", **of_run: int
 ) -> None:
-    """Write the settings, and a table for each hospital: words in the place of numbers for them."""
+    """Write the settings, and a table for each hospital, with words where the source has them."""
     from securefl.data.heart import TABLE
 
     *columns, _ = TABLE
@@ -275,8 +285,7 @@ def _write_data(
         (folder / hospital / "site.toml").write_text('train = "patients.csv"\ntest = 0.2\n')
     levels = ", ".join(f"{name} = {json.dumps([*of.values()])}" for name, of in words.items())
     listed = {"names": json.dumps([*patients_of]), "columns": json.dumps(columns)}
-    job = JOB.format(rounds=rounds, seed=seed, levels=levels, **listed)
-    (folder / "job.toml").write_text(job)
+    (folder / "job.toml").write_text(job.format(levels=levels, **listed, **of_run))
 
 
 def _plain() -> dict[str, str]:

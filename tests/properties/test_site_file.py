@@ -400,9 +400,15 @@ def test_grey_pictures_of_16_bits_are_those_of_8(tmp_path, dtype):
 def test_a_site_that_is_tested_on_what_it_trains_on_is_told_so(tmp_path):
     """Also over another path to the same file; a run goes on, as it does with any test samples."""
     site = tmp_path / "site.toml"
-    site.write_text('train = "own.csv"\ntest = "./own.csv"\n')
-    assert "test = './own.csv': these are the training samples, and scores" in doubts(site)
-    for other in ('"others.csv"', "0.2"):
+    for name in ("own.csv", "others.csv"):
+        (tmp_path / name).touch()
+    (tmp_path / "link.csv").symlink_to("own.csv")
+    for same in ("own.csv", "./own.csv", "link.csv", str(tmp_path / "own.csv")):
+        site.write_text(f'train = "own.csv"\ntest = "{same}"\n')
+        assert f"test = '{same}': these are the training samples, and scores" in doubts(site)
+    site.write_text('train = "own:read"\ntest = "own:read"\n')
+    assert "these are the training samples" in doubts(site)
+    for other in ('"others.csv"', '"none.csv"', '"own:read"', "0.2"):
         site.write_text(f'train = "own.csv"\ntest = {other}\n')
         assert doubts(site) == ""
 
