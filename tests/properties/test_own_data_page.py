@@ -24,6 +24,7 @@ from securefl.export.card import model_card
 from securefl.report.repeated import repeated
 from securefl.runs.folder_reader import read_run
 from securefl.settings.load import load_config
+from securefl_cli import demo_sites
 from securefl_cli.main import main
 from securefl_keys.bundle import VerifiedBundle
 
@@ -141,6 +142,21 @@ def test_a_demo_that_is_ended_leaves_no_process(tmp_path):
                 os.killpg(demo.pid, signal.SIGKILL)
     with pytest.raises(ProcessLookupError):
         os.killpg(demo.pid, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="ends processes with another code")
+def test_ctrl_c_while_a_demos_parties_are_waited_for_leaves_none(tmp_path, monkeypatch):
+    """All are killed before any is waited for."""
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    sleeps = (sys.executable, "-c", "import time; time.sleep(600)")
+    monkeypatch.setattr(demo_sites, "SECUREFL", sleeps)
+    monkeypatch.setattr(demo_sites._Process, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt), demo_sites._processes(tmp_path) as start:
+        parties = [start(str(i)) for i in range(3)]
+    assert [party._process.wait(60) for party in parties] == [-signal.SIGKILL] * 3
 
 
 @pytest.mark.usefixtures("hospitals_patients")
