@@ -162,7 +162,7 @@ def _operators_address(text: str) -> Address:
 
 
 _told_to_stop = threading.Event()
-"""Also where the exit is lost, as in what Python calls when it has imported a module."""
+"""Set by SIGTERM, whose exit is lost where Python drops it, as in a callback after an import."""
 
 
 @contextmanager
