@@ -76,11 +76,12 @@ class Proxy:
         return self._now(self._cut(name))
 
     async def _cut(self, name: str) -> bool:
-        ends = set(self._live[name])
-        for end in ends:
-            end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            end.transport.abort()
-        return bool(ends)
+        ends = [(end.get_extra_info("socket"), end.transport) for end in self._live[name]]
+        open_ends = [(own, transport) for own, transport in ends if own.fileno() >= 0]
+        for own, transport in open_ends:  # others have closed by themselves this moment
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            transport.abort()
+        return bool(open_ends)
 
     def close(self) -> None:
         """Carry nothing any more."""
