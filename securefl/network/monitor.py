@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, ParamSpec, Protocol, TypeVar
 
 from securefl.errors import SecureFLError
+from securefl.federation.incidents import PASSED, SITS_OUT, Incident
 from securefl.network.frames import Traffic
 
 if TYPE_CHECKING:
-    from securefl.federation.incidents import Incident
     from securefl.runs.round_metrics import RoundMetrics
 
 
@@ -92,7 +92,7 @@ class ServerMonitor(_Loop):
     opened: int = 0
     """Totals and lists of scores that the authority has opened."""
     missed: Counter[Labels] = field(default_factory=Counter)
-    """Incidents by client, and by reason: `late` or `dropped`."""
+    """Incidents by client, and by reason: `late`, `dropped`, `sits out`, or the round's `pass`."""
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Time by phase, of rounds that are done."""
     traffic: Traffic = field(default_factory=Traffic)
@@ -124,6 +124,8 @@ class ServerMonitor(_Loop):
     def note(self, incident: Incident) -> None:
         """Count a client, or officers, that are missed in a round."""
         why = "late" if LATE in incident.reason else "dropped"
+        if incident.name in {PASSED, SITS_OUT}:  # as the server decides
+            why = incident.name
         self.missed[incident.client or incident.name, why] += 1
 
     def round_done(self, metrics: RoundMetrics) -> None:
@@ -147,7 +149,7 @@ class ServerMonitor(_Loop):
         if self.officers:
             n_here = self.officers()
             yield gauge("officers_connected", "Officers that are connected now", n_here)
-        missed = "Times that a client was late, or else lost or refused"
+        missed = "Rounds and scores that a client has no part in, and why"
         yield MetricValue("client_missed", missed, "counter", dict(self.missed), ("client", "why"))
         by_phase: dict[Labels, float] = {(name,): s for name, s in self.seconds.items()}
         phases = "Time of rounds that are done, by phase"

@@ -200,9 +200,15 @@ def test_a_name_is_no_line_of_its_own_and_nobody_writes_there():
     watched = ServerMonitor()
     watched.note(Incident(1, "model", 'a"} 1\nsecurefl_server_rounds 9\n#\\', "a: late, nothing"))
     with metrics_page(watched, "server", Address("127.0.0.1", 0)) as at:
+        for name in ("pass", "sits out"):
+            watched.note(Incident(1, name, "bob", "bob: the round passes: alice: late, nothing"))
         found = numbers(at, "server")
         assert found["rounds"] == {(): 0}
-        assert found["client_missed_total"] == {('a"} 1\nsecurefl_server_rounds 9\n#\\', "late"): 1}
+        assert found["client_missed_total"] == {
+            ('a"} 1\nsecurefl_server_rounds 9\n#\\', "late"): 1,
+            ("bob", "pass"): 1,
+            ("bob", "sits out"): 1,
+        }
         assert get(at, "metrics", "POST")[0] == get(at, "metrics", "DELETE")[0] == 501
         assert get(at, "")[0] == get(at, "../etc/passwd")[0] == 404
         host, port = at.split(":")
