@@ -141,7 +141,7 @@ class Pace:
     """Length of a job, and how dense hiccups are."""
 
     rounds: int = 20
-    steps: int = 500
+    steps: int = 1500
     """Local steps of a round."""
     mean_s: float = 0.6
     """Mean seconds between two hiccups, beside `PAUSE_S`."""
@@ -482,6 +482,7 @@ def result_of(
     """Run all jobs of one way."""
     with ExitStack() as stack:
         folder = within or Path(stack.enter_context(TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
         federation = Federation.made(folder, clients, stack)
         parties = (SERVER, *((AUTHORITY,) if way.sealed else ()), *clients)
         pending = counts.shuffled(parties, rng)
@@ -521,6 +522,7 @@ def main(  # noqa: PLR0913, PLR0917
         results[way] = result_of(*about, within)
     words = f"python benchmarks/hiccups.py --kills {kills} --cuts {cuts} --steps {steps} "
     words += f"--full-disks {full_disks} --rounds {rounds} --seed {seed}"
+    words += "".join(f' --way "{way}"' for way in ways)
     found = page(results, words)
     print(found)
     if out:
