@@ -28,6 +28,8 @@ from securefl.types import Kind, MessageSpec, State, Weighing
 CLIENTS, SUM, VARIANCE = "input/clients/sum", "input/sum", "input/variance"
 """Names of the messages: a one for each column that a client has, where any may be missing; counts
 and sums of columns; sums of squares about the mean over all."""
+COLUMN_SUMS = frozenset({CLIENTS, SUM, VARIANCE})
+"""Sums that follow from clients' data alone, whatever the model and the round."""
 
 
 def standard_tensors(model: nn.Module) -> frozenset[str]:

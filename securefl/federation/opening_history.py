@@ -6,7 +6,8 @@ would three totals of other groups, added up, one in which a client counts twice
 round where one message follows from the other: SCAFFOLD's control variate from the parameters,
 FedTAN's gradients from the update of one step, the statistics of its end from those of its middle.
 So would totals of two rounds at one model, as after a round that passed: a client that draws
-nothing sends the same in both. A second score of one profile would have noise of its own, and both
+nothing sends the same in both; and of columns, whose sums are the same at any model, totals of any
+two rounds. A second score of one profile would have noise of its own, and both
 together show more of it; so would a second total of clients that add noise together.
 """
 
@@ -17,6 +18,7 @@ from itertools import product
 
 import numpy as np
 
+from securefl.algorithms.standardisation import COLUMN_SUMS
 from securefl.errors import OpeningRefused
 from securefl.exchange.profile_match import SCORE
 from securefl.federation.message import SCORE_MEAN
@@ -62,11 +64,10 @@ class OpeningHistory:
         default_factory=lambda: defaultdict(list)
     )
     """Run and clients of each list that a total was opened of, by settings, round and name."""
-    _at_model: "defaultdict[tuple[str, str], dict[tuple[str, int], _Opened]]" = field(
+    _same: "defaultdict[tuple[str, str], dict[tuple[str, int], _Opened]]" = field(
         default_factory=lambda: defaultdict(dict)
     )
-    """Totals of each run and round, by model and name; what a client sends may follow from the
-    model and its data alone, whatever the settings are."""
+    """Totals of each run and round, by `_same_where` and name."""
     _scored: set[tuple[str, int, str]] = field(default_factory=set)
     """Run, round and client of each score that was opened."""
     _n_scored: Counter[tuple[str, int, str]] = field(default_factory=Counter)
@@ -95,11 +96,12 @@ class OpeningHistory:
             else:
                 run, number, name, settings, listed, model, refused = row
                 asked, terms = (run, number, name), {s[0]: Terms(*s[1:]) for s in listed}
+                where = _same_where(name, settings, model)
                 if refused:
-                    self._forget(asked, model)
+                    self._forget(asked, where)
                 else:
                     self._note(asked, settings, terms)
-                    self._note_at(model, asked, terms)
+                    self._note_at(where, asked, terms)
 
     def claim(self, asked: TotalId) -> None:
         """Use up the one answer for a total.
@@ -128,15 +130,16 @@ class OpeningHistory:
 
         Runs of the same settings may repeat what clients draw, rounds at one model, too, where they
         draw nothing, and one message of a round may follow from another. So totals of the same
-        round, and all at the same model, are held against each other as if each client had sent the
-        same values in all of them.
+        round, all at the same model, and all of columns, are held against each other as if each
+        client had sent the same values in all of them.
 
         Raises:
             OpeningRefused: a client's terms are others; or some sum and difference of these totals
                 is of fewer than `at_least` clients; or there are more than `most_lists` lists; or
                 another total of this round was of other clients.
         """
-        run, _, _ = asked
+        run, _, name = asked
+        there_too = "of the same columns" if name in COLUMN_SUMS else "at this model"
         of_round = self._of_round(asked)
         if any(other == run and of.keys() != signers.keys() for other, of in of_round):
             raise OpeningRefused(
@@ -149,17 +152,17 @@ class OpeningHistory:
         for there in others:
             if changed := [who for who in signers if there.get(who) not in {None, signers[who]}]:
                 raise OpeningRefused(
-                    "totals of this round were opened in a run of the same settings, or at this "
-                    f"model, and in them {_named(changed)} counted another number of times, or "
-                    "went on from another round; the difference would show their values: "
+                    "totals of this round were opened in a run of the same settings, or "
+                    f"{there_too}, and in them {_named(changed)} counted another number of times, "
+                    "or went on from another round; the difference would show their values: "
                     f"{way_out}"
                 )
         lists = {frozenset(signers), *(frozenset(there) for there in others)}
         if len(lists) == 1:
             return
         before = (
-            "totals of this round were opened of other clients in runs of the same settings, or at "
-            "this model"
+            "totals of this round were opened of other clients in runs of the same settings, or "
+            f"{there_too}"
         )
         if len(lists) > most_lists:
             raise OpeningRefused(
@@ -193,7 +196,7 @@ class OpeningHistory:
         """Keep the clients of a total that is about to be decrypted."""
         self.write(self._row(asked, signers, model, refused=False))
         self._note(asked, self.settings, signers)
-        self._note_at(model, asked, signers)
+        self._note_at(_same_where(asked[2], self.settings, model), asked, signers)
 
     def refuse(self, asked: TotalId, signers: Mapping[str, Terms], model: str = "") -> None:
         """Keep that a total was refused after it was decrypted, so that nobody has seen its values.
@@ -201,7 +204,7 @@ class OpeningHistory:
         Others at this model may then be of other clients; those of its round, in other runs, not.
         """
         self.write(self._row(asked, signers, model, refused=True))
-        self._forget(asked, model)
+        self._forget(asked, _same_where(asked[2], self.settings, model))
 
     def _row(
         self, asked: TotalId, signers: Mapping[str, Terms], model: str, *, refused: bool
@@ -254,19 +257,20 @@ class OpeningHistory:
         if total not in known:
             known.append(total)
 
-    def _note_at(self, model: str, asked: TotalId, signers: Mapping[str, Terms]) -> None:
+    def _note_at(self, where: Iterable[str], asked: TotalId, signers: Mapping[str, Terms]) -> None:
         run, number, name = asked
-        if model:
-            known = self._at_model[model, _one_of(name)]
+        for each in where:
+            known = self._same[each, _one_of(name)]
             known.setdefault((run, number), _Opened(dict(signers))).names.add(name)
 
-    def _forget(self, asked: TotalId, model: str) -> None:
+    def _forget(self, asked: TotalId, where: Iterable[str]) -> None:
         run, number, name = asked
-        known = self._at_model.get((model, _one_of(name)), {})
-        if of := known.get((run, number)):
-            of.names.discard(name)
-            if not of.names:
-                del known[run, number]
+        for each in where:
+            known = self._same.get((each, _one_of(name)), {})
+            if of := known.get((run, number)):
+                of.names.discard(name)
+                if not of.names:
+                    del known[run, number]
 
     def _of_round(self, asked: TotalId) -> list[tuple[str, Mapping[str, Terms | None]]]:
         """Return run and clients of each list of this round, in all runs of these settings."""
@@ -274,10 +278,13 @@ class OpeningHistory:
         return self._signers.get((self.settings, number, _one_of(name)), [])
 
     def _others_at(self, model: str, asked: TotalId) -> "dict[tuple[str, int], _Opened]":
-        """Return what was opened at this model in other rounds, runs and settings."""
+        """Return what was opened of the same values in other rounds, runs and settings."""
         run, number, name = asked
-        known = self._at_model.get((model, _one_of(name)), {})
-        return {about: of for about, of in known.items() if about != (run, number)}
+        known = dict[tuple[str, int], _Opened]()
+        for each in _same_where(name, self.settings, model):
+            known |= self._same.get((each, _one_of(name)), {})
+        known.pop((run, number), None)
+        return known
 
 
 @dataclass(slots=True)
@@ -286,6 +293,15 @@ class _Opened:
 
     signers: Mapping[str, Terms]
     names: set[str] = field(default_factory=set)
+
+
+def _same_where(name: str, settings: str, model: str) -> list[str]:
+    """Return names of all totals in which a client may send the same values as in this one.
+
+    Those at one model, whatever the settings are; and of columns, all of the same settings.
+    """
+    columns = [f"columns of {settings}"] if name in COLUMN_SUMS else []
+    return [model, *columns] if model else columns
 
 
 def _one_of(name: str) -> str:

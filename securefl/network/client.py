@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from securefl.algorithms.standardisation import COLUMN_SUMS
 from securefl.build.own_model import code_of
 from securefl.errors import KeyFileError, NotOfThisRun, PeerError, SecureFLError
 from securefl.exchange.blind import BlindTotal
@@ -252,7 +253,10 @@ class _Turn:
         party.require_record("update", head.round, model)
         session.store.claim("update", head.round)
         now = Shown(head.round, model)
-        past = session.models.follow(now, shown, head.after, head.signature, self.link)
+        measures = any(spec.name in COLUMN_SUMS for spec in party.plan(state).sums)
+        past = session.models.follow(
+            now, shown, head.after, head.signature, self.link, measures=measures
+        )
         session.round = session.asked = head.round
         times, since = {party.name: head.times}, {party.name: head.since}
         return Begin(session.run, state, times, since, job=session.job, past=past)

@@ -34,11 +34,14 @@ class Said:
     statement: Statement
     certificate: Annotated[str, Field(max_length=4096)]
     """Certificate of the server's identity, in PEM."""
+    measured: bool = False
+    """True where columns are measured by this model, or one before, and are so never again."""
 
     @classmethod
-    def by(cls, server: Link, statement: Statement) -> "Said":
+    def by(cls, server: Link, statement: Statement, *, measured: bool) -> "Said":
         """Return it as it came over a connection; raises SignatureRefused."""
-        said = cls(statement, server.certificate.public_bytes(Encoding.PEM).decode())
+        pem = server.certificate.public_bytes(Encoding.PEM).decode()
+        said = cls(statement, pem, measured)
         said.check()
         return said
 
@@ -110,7 +113,14 @@ class ModelsShown:
         return self._last.statement if self._last else None
 
     def follow(
-        self, now: Shown, before: Sequence[Shown], after: int, signature: str, server: Link
+        self,
+        now: Shown,
+        before: Sequence[Shown],
+        after: int,
+        signature: str,
+        server: Link,
+        *,
+        measures: bool,
     ) -> str:
         """Keep that a round begins, and return the lineage of the rounds before it.
 
@@ -120,9 +130,11 @@ class ModelsShown:
             after: round that these come after; 0 where they are all.
             signature: the server's, over the lineage up to `now`.
             server: the connection to it.
+            measures: True where the model asks for columns to be measured.
 
         Raises:
-            ModelRefused: what the server shows does not follow from what it has shown before.
+            ModelRefused: what the server shows does not follow from what it has shown before, or
+                asks for columns to be measured again.
             PeerError: it leaves models out, or has not signed.
             RunFolderError: the record is damaged, or cannot be written.
         """
@@ -138,11 +150,19 @@ class ModelsShown:
             past, lineage = lineage, extended(lineage, one)
             reached[one.round] = lineage
         try:
-            said = Said.by(server, Statement(self.job, now.round, lineage, signature))
+            statement = Statement(self.job, now.round, lineage, signature)
+            was_measured = self._last is not None and self._last.measured
+            said = Said.by(server, statement, measured=was_measured or not measures)
         except SignatureRefused:
             raise PeerError(f"{server.name}: has not signed the models that it shows") from None
         if known and reached.get(known.round) != known.lineage:
             raise self._other(said, shown)
+        if was_measured and measures:
+            raise ModelRefused(
+                f"{self.client}: round {now.round}: {server.name} has columns measured again, and "
+                "the sums of two lists of clients would show who is on one alone. This client "
+                "takes no part: tell the others"
+            )
         write_own(self.path, _SAID.dump_json(said), self.path)
         self._last = said
         return past
