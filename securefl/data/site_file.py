@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -192,7 +193,10 @@ def _called(module: str, name: str) -> Loaded:
     if not (isinstance(given, tuple) and len(given) == 2):
         raise DataError(f"{module}:{name}: gave a {type(given).__name__}, and is to give (x, y)")
     try:
-        x, y = (torch.as_tensor(part).detach() for part in given)
+        # Torch takes no view of an array that runs backwards.
+        x, y = (
+            torch.as_tensor(p.copy() if isinstance(p, np.ndarray) else p).detach() for p in given
+        )
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise DataError(f"{module}:{name}: is to give x and y as arrays of numbers") from error
     if not (_is_plain(x) and _is_plain(y)):

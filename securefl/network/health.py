@@ -28,6 +28,8 @@ _MOST_BYTES = 4096
 _CALLERS = 4
 """Callers that are answered at once."""
 _MOST_CONNECTIONS = 64
+_SILENT_S = 5
+"""Seconds after which a connection on which nobody speaks gRPC is closed."""
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
@@ -59,6 +61,7 @@ def health_service(watched: Watched, at: Address) -> Iterator[str]:
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", _MOST_BYTES),
         ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
+        ("grpc.server_handshake_timeout_ms", 1000 * _SILENT_S),
     ]
     server = grpc.server(ThreadPoolExecutor(_CALLERS), options=options)
     health_pb2_grpc.add_HealthServicer_to_server(_Health(watched), server)

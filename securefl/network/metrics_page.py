@@ -5,11 +5,12 @@ work. Nobody can change anything there.
 """
 
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from securefl.errors import ConfigError
 from securefl.network.connect import Address
@@ -89,6 +90,10 @@ def metrics_page(watched: Watched, role: str, at: Address) -> Iterator[str]:
 
     class Listener(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exception(), OSError):  # of a caller that has hung up, no line
+                super().handle_error(request, client_address)
 
     try:
         server = Listener((at.host, at.port), Page)

@@ -6,9 +6,11 @@ import asyncio
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -282,6 +284,30 @@ for role in {roles!r}:
 import securefl_cli.roles, securefl_cli.serve, securefl_cli.server_run, securefl_cli.site
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_caller_that_hangs_up_leaves_no_line(capfd):
+    with metrics_page(ServerMonitor(), "server", Address("127.0.0.1", 0)) as at:
+        host, port = at.split(":")
+        for _ in range(20):
+            with socket.create_connection((host, int(port))) as caller:
+                caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                caller.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert get(at, "healthz") == (200, "ok\n")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_callers_that_say_nothing_do_not_keep_others_from_asking_for_health(monkeypatch):
+    """As many as may be connected, and more."""
+    monkeypatch.setattr("securefl.network.health._SILENT_S", 1)
+    with ExitStack() as stack:
+        at = stack.enter_context(health_service(AuthorityMonitor(), Address("127.0.0.1", 0)))
+        host, port = at.split(":")
+        for _ in range(70):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        channel = stack.enter_context(grpc.insecure_channel(at))
+        ask = HealthStub(channel).Check
+        assert ask(HealthCheckRequest(), timeout=60, wait_for_ready=True).status == 1
 
 
 def test_health_by_grpc_is_that_of_the_page(monkeypatch):

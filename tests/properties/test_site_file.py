@@ -546,11 +546,12 @@ def test_code_that_fails_is_refused_without_a_word_of_its_own(
         "torch.ones(3, 2), torch.tensor([0, 1, 0], dtype=torch.uint64)",
         "torch.ones(3, 2, dtype=torch.uint16), torch.tensor([[0.0], [1.0], [0.0]])",
         "[[1, 1], [1, 1], [1, 1]], [0, 1, 0]",
+        "np.ones((3, 2))[::-1], np.array([0, 1, 0])[::-1]",
     ],
 )
 def test_a_function_gives_arrays_of_any_numbers(tmp_path, monkeypatch, request, given):
     module = f"numbers_of_tests_{abs(hash(request.node.callspec.id))}"
-    (tmp_path / f"{module}.py").write_text(f"import torch\ndef f(): return {given}\n")
+    (tmp_path / f"{module}.py").write_text(f"import numpy as np, torch\ndef f(): return {given}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     site = f'train = "{module}:f"\ntest = "{module}:f"\n'
     split = loaded(tmp_path, ARRAYS, site=site)
