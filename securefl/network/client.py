@@ -251,9 +251,11 @@ class _Turn:
         state = session.take_state(tensors, head.round, whole=head.whole)
         model = state_digest(state)
         party.require_record("update", head.round, model)
+        measures = any(spec.name in COLUMN_SUMS for spec in party.plan(state).sums)
+        if measures:  # what is sent is the same in any round
+            party.require_record("columns", 0, model)
         session.store.claim("update", head.round)
         now = Shown(head.round, model)
-        measures = any(spec.name in COLUMN_SUMS for spec in party.plan(state).sums)
         past = session.models.follow(
             now, shown, head.after, head.signature, self.link, measures=measures
         )

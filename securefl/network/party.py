@@ -34,7 +34,7 @@ from securefl.network.settings import check_scope
 from securefl.network.store import FileStore
 from securefl.network.trust import TrustedBundle
 from securefl.runs.task_record import SiteRecord
-from securefl.settings.digests import settings_digest
+from securefl.settings.digests import study_digest
 from securefl.settings.tables import Config
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
@@ -128,7 +128,7 @@ class ClientParty:
         self.client = Client(
             own.name, weight, self.sealers, equal, blind=blind, signing_key=own.key
         )
-        self.sealed_for = SealedFor(self.folder, settings_digest(job.config))
+        self.sealed_for = SealedFor(self.folder, study_digest(job.config))
         # Torch loads a third of itself with the first of these: not while the first round waits.
         torch.optim.SGD(job.task.model.parameters(), lr=0.0)
 

@@ -1,9 +1,9 @@
 """Record of a client: at which models, and in which rounds, it has sealed for which officers.
 
-Whoever opens holds all totals at one model, and all of one round of the same settings, against each
-other, by a record of what was opened before. Officers that were named since have no such record: of
-two totals the one that they open could be the other less one client. So a client seals nothing for
-them where it has sealed for others.
+Whoever opens holds all totals at one model, all of one round of the same settings, and all of their
+columns, against each other, by a record of what was opened before. Officers that were named since
+have no such record: of two totals the one that they open could be the other less one client. So a
+client seals nothing for them where it has sealed for others.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class SealedFor:
 
     folder: Path
     settings: str
-    """Digest of the settings."""
+    """Digest of the settings, whoever takes part: `study_digest`."""
     _at: dict[object, tuple[str, ...]] | None = field(default=None)
     """Officers by what was sealed, and model, or settings and round; None before it is read."""
 
@@ -39,8 +39,9 @@ class SealedFor:
 
         Args:
             officers: names of those who open.
-            what: the name of a question, or `update` for all that a round's training sends.
-            round_number: number of the round.
+            what: the name of a question, or `update` for all that a round's training sends, or
+                `columns` for what is measured of them.
+            round_number: number of the round; of columns 0 in all of them.
             model: digest of the model that it is sent.
 
         Raises:

@@ -6,6 +6,7 @@ both rules, of clients and of whoever opens, the server reads a client's size an
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from securefl.network.models_shown import ModelsShown
 from securefl.network.sites import NetworkSites
 from securefl.runs.loop import Rounds
 from securefl.types import Kind
+from securefl_keys.bundle import VerifiedBundle
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 VICTIM, AGAIN = NAMES[0], 3
@@ -118,6 +120,45 @@ def test_without_these_rules_a_client_is_read_to_the_digit(job, monkeypatch):
     x, _ = task_at(job.config, {VICTIM: job.sites[VICTIM]}).clients[0]
     own = [len(x), *x[:, :2].double().sum(0).tolist()]  # ages, and pressures where there are any
     assert [np.abs(found - value).min() for value in own] == pytest.approx([0] * 3, abs=1e-3)
+
+
+class Stopped(SecureFLError):
+    """The server's first run ends here."""
+
+
+def test_officers_without_a_record_are_sent_no_columns_again(job, monkeypatch):
+    """In another job, whose id the server picks, in a round that was in none, at another model."""
+    read = lying(monkeypatch)
+    lies = Rounds._next_state
+
+    def stops(rounds):
+        if rounds.round == 1:
+            raise Stopped
+        return lies(rounds)
+
+    with monkeypatch.context() as first:
+        first.setattr(Rounds, "_next_state", stops)
+        with pytest.raises(Stopped):
+            Loop(job).run()
+    shutil.rmtree(job.folder / "run")
+    shutil.rmtree(job.openings.parent)
+    monkeypatch.setattr(VerifiedBundle, "officers", lambda _: ("authority", "petra", "quinn"))
+
+    def later(rounds):
+        state = rounds._state
+        if not state.round:
+            parameters = {n: v + 1e-3 for n, v in state.tensors[Kind.PARAMETERS].items()}
+            tensors = {**state.tensors, Kind.PARAMETERS: parameters}
+            rounds._state = replace(state, round=AGAIN - 1, tensors=tensors)
+        return lies(rounds)
+
+    monkeypatch.setattr(Rounds, "_next_state", later)
+    loop = Loop(job)
+    with pytest.raises(SecureFLError):
+        loop.run()
+    assert [number for number, _ in read] == [1]
+    refused = {name for name, how in loop.ended.items() if "now authority, petra" in str(how)}
+    assert refused == {*NAMES} - {VICTIM}
 
 
 COLUMNS_OF = [f"client-{i}" for i in range(5)]

