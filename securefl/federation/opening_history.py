@@ -139,7 +139,10 @@ class OpeningHistory:
                 another total of this round was of other clients.
         """
         run, _, name = asked
-        there_too = "of the same columns" if name in COLUMN_SUMS else "at this model"
+        there_too, way_out = "at this model", "begin with another run.seed"
+        if name in COLUMN_SUMS:  # which no seed changes
+            there_too, way_out = "of the same columns", "set samples.standardise = false"
+        way_out = f"have the same clients take part, or {way_out}"
         of_round = self._of_round(asked)
         if any(other == run and of.keys() != signers.keys() for other, of in of_round):
             raise OpeningRefused(
@@ -148,7 +151,6 @@ class OpeningHistory:
             )
         others = [of for other, of in of_round if other != run]
         others += [of.signers for of in self._others_at(model, asked).values()]
-        way_out = "have the same clients take part, or begin with another run.seed"
         for there in others:
             if changed := [who for who in signers if there.get(who) not in {None, signers[who]}]:
                 raise OpeningRefused(
