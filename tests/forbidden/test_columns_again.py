@@ -204,6 +204,7 @@ def test_a_total_of_columns_that_was_refused_holds_nobody_back():
     asked = "one", 1, SUM
     history.release(asked, terms(COLUMNS_OF), "model a")
     history.refuse(asked, terms(COLUMNS_OF), "model a")
-    for now in (history, OpeningHistory("5e" * 32)):
-        now.take_up(rows if now is not history else [])
+    restarted = OpeningHistory("5e" * 32)
+    restarted.take_up(rows)
+    for now in (history, restarted):
         now.require_alike(("one", 2, SUM), terms(COLUMNS_OF[1:]), 3, model="model b")
