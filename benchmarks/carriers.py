@@ -1,8 +1,8 @@
-"""One exchange of a server with its sites, each a process of this machine, by who carries it.
+"""One call of three sites, each a process of this machine, by each transport.
 
-Each site is sent so many bytes, and answers with as many; nothing is trained, sealed or parsed.
-Over gRPC and NVIDIA FLARE these are frames in TLS, as sites on other machines have them; between
-worker processes and actors of Ray, a tensor and its pickle, as simulations have them.
+Each site is sent so many bytes, all at once, and answers with as many; nothing is trained, sealed
+or parsed. Over gRPC and NVIDIA FLARE they go in TLS, as to sites on other machines; to worker
+processes and actors of Ray in the clear, as in simulations.
 
     pip install 'securefl[nvflare,ray]' && python benchmarks/carriers.py
 """
@@ -19,23 +19,28 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from multiprocessing.connection import Connection
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import numpy as np
-import torch
 from measure import Machine
-from numpy.typing import NDArray
 from roles import SERVER
 
 from securefl.errors import PeerError
+from securefl.federation.site import Kept
+from securefl.federation.transport import Lost, Outcome, Parts, Transport
 from securefl.network.connect import Address, Destination, Entrance, connected, listening
 from securefl.network.frames import Frame, Link
-from securefl.network.identity import ProcessIdentity
+from securefl.network.identity import ProcessIdentity, name_of
+from securefl.network.limits import Room
+from securefl.network.loop_work import LoopWork
+from securefl.network.members import Members
+from securefl.network.site_transport import SiteTransport
 from securefl.network.trust import Role
-from securefl.simulation.processes import ipc
+from securefl.simulation.processes.machines import Machines, Wanted
+from securefl.simulation.processes.transport import WorkerTransport
+from securefl.simulation.processes.worker_process import ThisMachine
 from securefl_cli.demo_sites import make_consortium
 from securefl_keys.bundle import VerifiedBundle, process_identity
 
@@ -54,36 +59,75 @@ def party(folder: Path, name: str, role: Role) -> tuple[ProcessIdentity, Verifie
     return process_identity(folder / name, passphrase, bundle.ca, role), bundle
 
 
-async def asked(
-    folder: Path, at: Entrance, sizes: Sequence[int], ready: Callable[[str], None]
-) -> dict[int, float]:
-    """Ask all sites at once, once all have called; return the median milliseconds by size."""
-    links = list[Link]()
-    hub, trust = party(folder, SERVER, "server")
-    n_sites = len(trust.clients().names)
+@dataclass
+class Told:
+    """`Call` of so many bytes, which as many answer."""
 
-    async def hold(link: Link) -> None:
-        links.append(link)
-        await link.ended()
+    message: bytes
+    unanswered: None = None
 
-    async def ask(link: Link, size: int) -> None:
-        await link.send(Frame.ROUND, bytes(size))
-        await link.receive({Frame.MESSAGE: size})
+    def request(self, _connection: object) -> Parts:
+        """Return the request."""
+        return bytes([Frame.ROUND]), self.message
 
-    door = await listening(hub, lambda _: "a site", at, hold, print, n_sites)
-    ready(door.at)
-    async with asyncio.timeout(WITHIN_S):
-        while len(links) < n_sites:
-            await asyncio.sleep(0.05)
+    def begins(self, _beginning: Parts, n_bytes: int) -> None:
+        """Refuse another answer: see `Call.begins`."""
+        if n_bytes != 1 + len(self.message):
+            raise PeerError("another answer")
+
+    def read(self, _message: Parts) -> Kept:
+        """Take the answer."""
+        return Kept()
+
+
+def timed(transport: Transport, names: Sequence[str], sizes: Sequence[int]) -> dict[int, float]:
+    """Call all sites at once; return the median milliseconds by size."""
+
+    def heard(site: str, outcome: Outcome) -> None:
+        if isinstance(outcome, Lost):
+            raise PeerError(f"{site}: {outcome.reason}")
+
     found = {}
     for size in sizes:
         times = []
         for _ in range(REPEATS):
+            calls = {name: Told(bytes(size)) for name in names}
             start = time.perf_counter()
-            await asyncio.gather(*(ask(link, size) for link in links))
+            transport.call(calls, heard)
             times.append(time.perf_counter() - start)
         found[size] = 1000 * median(times)
-    for link in links:
+    return found
+
+
+class Echo:
+    """A site that answers with the bytes that came."""
+
+    def handle(self, message: Parts) -> Parts:
+        """Return them."""
+        return bytes([Frame.MESSAGE]), *message[1:]
+
+
+async def asked(
+    folder: Path, at: Entrance, sizes: Sequence[int], ready: Callable[[str], None]
+) -> dict[int, float]:
+    """Call all sites, once all have joined; return the median milliseconds by size."""
+    hub, trust = party(folder, SERVER, "server")
+    names = sorted(trust.clients().names)
+    members = Members("", "", "", {}, names, WITHIN_S, print)
+
+    async def hold(link: Link) -> None:
+        members.links[link.name] = link
+        await link.ended()
+
+    admitted = partial(name_of, trust.transport_holder, role="client")
+    door = await listening(hub, admitted, at, hold, print, len(names))
+    ready(door.at)
+    async with asyncio.timeout(WITHIN_S):
+        while len(members.links) < len(names):
+            await asyncio.sleep(0.05)
+    transport = SiteTransport(members, LoopWork(asyncio.get_running_loop()), Room())
+    found = await asyncio.to_thread(timed, transport, names, sizes)
+    for link in members.links.values():
         link.close()
     await door.stop()
     return found
@@ -92,11 +136,12 @@ async def asked(
 async def answer(folder: Path, name: str, to: Destination, most: int) -> None:
     """Answer with as many bytes as come, until the server hangs up."""
     own, trust = party(folder, name, "client")
-    link = await connected(own, trust, "server", to, WITHIN_S)
+    link, end = await connected(own, trust, "server", to, WITHIN_S), Echo()
     with suppress(PeerError):
         while True:
             received = await link.receive({Frame.ROUND: most})
-            await link.send(Frame.MESSAGE, received.body)
+            kind, *parts = end.handle((bytes([received.frame]), received.body))
+            await link.send(Frame(kind[0]), *parts)
 
 
 def _grpc_site(folder: Path, name: str, at: str, most: int) -> None:
@@ -127,80 +172,21 @@ def over_nvflare(folder: Path, names: Sequence[str], sizes: Sequence[int]) -> di
     return nvflare_calls.over_nvflare(folder, names, sizes)
 
 
-def _by_size(
-    sizes: Sequence[int], tell: Callable[[torch.Tensor], None], hear: Callable[[], None]
-) -> dict[int, float]:
-    """Time telling all sites and hearing from all."""
-    found = {}
-    for size in sizes:
-        value, times = torch.zeros(size, dtype=torch.uint8), []
-        for _ in range(REPEATS):
-            start = time.perf_counter()
-            tell(value)
-            hear()
-            times.append(time.perf_counter() - start)
-        found[size] = 1000 * median(times)
-    return found
-
-
-def _worker(pipe: Connection) -> None:
-    with suppress(ipc.Gone):
-        while True:
-            ipc.send(pipe, ipc.receive(pipe))
+def _by_workers(machines: Machines, names: Sequence[str], sizes: Sequence[int]) -> dict[int, float]:
+    with closing(WorkerTransport(machines, lambda _site: Echo)) as transport:
+        return timed(transport, names, sizes)
 
 
 def over_pipes(_folder: Path, names: Sequence[str], sizes: Sequence[int]) -> dict[int, float]:
-    """Return milliseconds between worker processes, by size."""
-    pipes = []
-    for _ in names:
-        pipe, theirs = SPAWN.Pipe()
-        SPAWN.Process(target=_worker, args=(theirs,), daemon=True).start()
-        theirs.close()
-        pipes.append(pipe)
-
-    def tell(value: torch.Tensor) -> None:
-        for pipe in pipes:
-            ipc.send(pipe, value)
-
-    def hear() -> None:
-        for pipe in pipes:
-            ipc.receive(pipe)
-
-    try:
-        return _by_size(sizes, tell, hear)
-    finally:
-        for pipe in pipes:
-            pipe.close()
-
-
-class Echo:
-    """Actor's class, which answers with the value that came."""
-
-    def take(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the value in a frame of its own."""
-        return ipc.framed(ipc.unframed(frame))
+    """Return milliseconds with worker processes, by size."""
+    return _by_workers(ThisMachine(Wanted(len(names), 1, len(names))), names, sizes)
 
 
 def over_ray(_folder: Path, names: Sequence[str], sizes: Sequence[int]) -> dict[int, float]:
     """Return milliseconds with actors of a local Ray cluster, by size."""
-    import ray  # noqa: PLC0415 (an extra)
+    from securefl.simulation.ray.cluster import Cluster  # noqa: PLC0415 (an extra)
 
-    from securefl.simulation.processes.machines import Wanted  # noqa: PLC0415
-    from securefl.simulation.ray.cluster import Cluster  # noqa: PLC0415
-
-    with closing(Cluster(Wanted(len(names), 1, len(names)))):
-        actor_class: Any = ray.remote(Echo)
-        actors = [actor_class.options(num_cpus=1).remote() for _ in names]
-        replies = list[Any]()
-
-        def tell(value: torch.Tensor) -> None:
-            replies.extend(actor.take.remote(ipc.framed(value)) for actor in actors)
-
-        def hear() -> None:
-            while replies:
-                ipc.unframed(ray.get(replies.pop(0)))
-
-        return _by_size(sizes, tell, hear)
+    return _by_workers(Cluster(Wanted(len(names), 1, len(names))), names, sizes)
 
 
 CARRIERS: Mapping[str, Callable[[Path, Sequence[str], Sequence[int]], dict[int, float]]] = {

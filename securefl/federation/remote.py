@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from securefl.federation.contribution import Refused, Sent
 from securefl.federation.round import OpenSum, ServerRound
@@ -15,74 +14,93 @@ from securefl.federation.site import (
     Continue,
     Counted,
     Done,
-    Reply,
     Request,
 )
+from securefl.federation.transport import Begun, Call, Heard, Lost, Outcome, Transport
 from securefl.types import ClientState
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """Outcome of a site from which no usable reply has come."""
+class Sites:
+    """Sites of clients, behind a transport."""
 
-    reason: str
-    diverged: bool = False
-    """True where the site has replied that its clients' values cannot be sent."""
+    transport: Transport
+    calls: Callable[[Mapping[str, Request], ServerRound | None], Mapping[str, Call]]
+    """Function that puts requests to sites into bytes. In a round it knows how long replies are."""
+    home: Mapping[str, str]
+    """Site of each client."""
 
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """Beginning of a site's reply, of which the rest is under way and may have to wait."""
-
-    name: str
-    """Sum that the reply is for; empty for the end of the round."""
-
-
-Outcome = Reply | Lost | Begun
-
-
-class Transport(Protocol):
-    """Carrier of requests to sites and of their replies."""
-
-    def call(
-        self,
-        requests: Mapping[str, Request],
-        heard: Callable[[str, Outcome], None],
-        ongoing: ServerRound | None = None,
+    def ask(
+        self, requests: Mapping[str, Request], heard: Heard, ongoing: ServerRound | None = None
     ) -> None:
-        """Send each site its request, all at once, and return once all replies were `heard`.
+        """Ask sites, all at once; see `Transport.call`. `ongoing` is the round of the requests."""
+        awaited = (lambda: [*self.by_site(ongoing.awaited)]) if ongoing else None
+        self.transport.call(self.calls(requests, ongoing), heard, awaited)
 
-        Each is handed over as it comes, `Lost` where none does, and let go of; of one that takes
-        long, `Begun` may be heard before. `ongoing` is the round of the requests; it knows how
-        large a reply may be, and whose have been taken.
+    def by_site(self, clients: Collection[str]) -> dict[str, list[str]]:
+        """Group clients by their sites; both stay in order."""
+        found: dict[str, list[str]] = {}
+        for name in clients:
+            found.setdefault(self.home[name], []).append(name)
+        return found
+
+    def clients_at(self, site: str) -> list[str]:
+        """Return the clients of a site, in order."""
+        return [name for name, home in self.home.items() if home == site]
+
+    def train(self, ongoing: ServerRound, open_sum: OpenSum) -> Mapping[str, ClientState]:
+        """Have all clients train, and open the round's sums.
+
+        Returns the states that clients will keep once they count, where their sites send them.
+
+        Raises:
+            DataError: a planned sum is left out.
+            Diverged, TooFewContributions, OpeningRefused, TotalRefused: see `ServerRound.open_all`.
         """
+        remote = RemoteRound(self, ongoing, open_sum)
+        remote.run()
+        return remote.staged
+
+    def counted(self, ongoing: ServerRound) -> None:
+        """Tell the sites whose contributions count."""
+        number = ongoing.context.number
+        requests = {s: Counted(number, n) for s, n in self.by_site(ongoing.counted).items()}
+        self.ask(requests, lambda *_: None)
+
+    def answers(self, ask: Ask) -> dict[str, bytes | Refused]:
+        """Return each client's answer; a client without one counts as having refused."""
+        where = self.by_site(ask.names)
+        requests = {site: replace(ask, names=names) for site, names in where.items()}
+        found, replies = dict[str, bytes | Refused](), dict[str, Outcome]()
+        self.ask(requests, replies.__setitem__)
+        for site, reply in replies.items():
+            for name in where[site]:
+                if isinstance(reply, Answers) and name in reply.answers:
+                    found[name] = reply.answers[name]
+                else:
+                    lost = reply if isinstance(reply, Lost) else Lost(f"{name}: gives no answer")
+                    found[name] = Refused(ask.query.name, lost.reason, diverged=lost.diverged)
+        return {name: found[name] for name in ask.names}
 
 
 @dataclass(slots=True)
 class RemoteRound:
     """Driver of one round of clients at sites."""
 
-    transport: Transport
-    home: Mapping[str, str]
-    """Site of each client."""
+    sites: Sites
     ongoing: ServerRound
     open_sum: OpenSum
     staged: dict[str, ClientState] = field(default_factory=dict)
     """States that clients will keep once they count, where their sites send them."""
 
     def run(self) -> None:
-        """Have all clients train, and open the round's sums.
-
-        Raises:
-            DataError: a planned sum is left out.
-            Diverged, TooFewContributions, OpeningRefused, TotalRefused: see `ServerRound.open_all`.
-        """
-        present = self._at_sites(self.ongoing.present)
+        """Run it; raises as `Sites.train`."""
+        present = self.sites.by_site(self.ongoing.present)
         requests: dict[str, Request] = {site: self._begin(of) for site, of in present.items()}
         while self._taken(requests):
             self.ongoing.open_all(self.open_sum)
             answer = self.ongoing.answer()
-            staying = self._at_sites(answer.staying)
+            staying = self.sites.by_site(answer.staying)
             requests = {site: Continue(answer.among(names)) for site, names in staying.items()}
         self.ongoing.open_all(self.open_sum)
 
@@ -91,7 +109,7 @@ class RemoteRound:
         turn = _InTurn(self, tuple(requests))
         if not self.ongoing.due:  # nothing else can come
             turn.begin("")
-        self.transport.call(requests, turn.hear, self.ongoing)
+        self.sites.ask(requests, turn.hear, self.ongoing)
         self.ongoing.require_somebody()
         return turn.name or ""
 
@@ -101,9 +119,6 @@ class RemoteRound:
         since = {name: context.since.get(name, 0) for name in names}
         about = context.in_memory, context.job, context.past
         return Begin(context.run, context.state, times, since, *about)
-
-    def _at_sites(self, names: Collection[str]) -> dict[str, list[str]]:
-        return by_site(names, self.home)
 
 
 @dataclass(slots=True)
@@ -152,7 +167,7 @@ class _InTurn:
     def _heard(self, site: str, outcome: Outcome) -> None:
         if isinstance(outcome, Begun):
             return
-        for client in by_site(self.due, self.remote.home).get(site, ()):
+        for client in self.remote.sites.by_site(self.due).get(site, ()):
             self.early[client] = self._of(client, outcome)
         while self.due and self.due[0] in self.early:
             client = self.due.pop(0)
@@ -203,34 +218,3 @@ def _contributors(outcome: Outcome) -> int:
     if not isinstance(outcome, Asked | Done):
         return 0
     return sum(not isinstance(sent, Refused) for sent in outcome.sent.values())
-
-
-def by_site(names: Collection[str], home: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group clients by their sites; both stay in order."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(home[name], []).append(name)
-    return found
-
-
-def counted(transport: Transport, ongoing: ServerRound, home: Mapping[str, str]) -> None:
-    """Tell the sites whose contributions count."""
-    number = ongoing.context.number
-    requests = {s: Counted(number, n) for s, n in by_site(ongoing.counted, home).items()}
-    transport.call(requests, lambda *_: None)
-
-
-def answers(transport: Transport, home: Mapping[str, str], ask: Ask) -> dict[str, bytes | Refused]:
-    """Return each client's answer; a client without one counts as having refused."""
-    where = by_site(ask.names, home)
-    requests = {site: replace(ask, names=names) for site, names in where.items()}
-    found, replies = dict[str, bytes | Refused](), dict[str, Outcome]()
-    transport.call(requests, replies.__setitem__)
-    for site, reply in replies.items():
-        for name in where[site]:
-            if isinstance(reply, Answers) and name in reply.answers:
-                found[name] = reply.answers[name]
-            else:
-                lost = reply if isinstance(reply, Lost) else Lost(f"{name}: gives no answer")
-                found[name] = Refused(ask.query.name, lost.reason, diverged=lost.diverged)
-    return {name: found[name] for name in ask.names}

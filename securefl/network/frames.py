@@ -2,12 +2,12 @@
 
 kind, 1 byte | length, 4 bytes, big-endian | body
 
-A frame begins with a chunk of its own; a body that is longer goes on in further chunks.
+A frame begins with a chunk of its own; what does not fit goes on in further chunks.
 """
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from io import BytesIO
@@ -20,8 +20,8 @@ from securefl.network.stream import CHUNK_BYTES, Chunks
 _HEAD = struct.Struct(">BI")
 SMALL = 4096
 """Bytes of a JSON body that says one thing."""
-Keep = Callable[["Frame", bytes, int], Awaitable[None]]
-"""Function that returns once a chunk of a body may be kept, of which so many bytes are to come."""
+Keep = Callable[[bytes], Awaitable[None]]
+"""Function that returns once a chunk of a body may be kept."""
 
 
 class Frame(IntEnum):
@@ -91,6 +91,17 @@ class Received:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """First chunk of a frame, untrusted."""
+
+    kind: int
+    length: int
+    """Bytes of the body, as its head says."""
+    start: bytes
+    """Beginning of the body."""
+
+
 @dataclass(slots=True)
 class Traffic:
     """Bytes of frames that have gone over connections."""
@@ -111,67 +122,66 @@ class Link:
         self._stream = stream
         self._sending = asyncio.Lock()
 
-    async def send(self, frame: Frame, body: bytes = b"", more: bytes = b"") -> None:
-        """Send one frame, `more` behind its body's beginning, so that nobody has to join the two.
+    async def send(self, frame: Frame, *body: bytes | memoryview) -> None:
+        """Send one frame, whose body may come in parts, so that nobody has to join them.
 
         Raises:
             PeerError: the peer is gone, or this end has hung up.
         """
-        first, length = CHUNK_BYTES - _HEAD.size, len(body) + len(more)
+        length = sum(map(len, body))
         try:
             async with self._sending:  # no other frame between two chunks of this one
-                await self._stream.write(_HEAD.pack(frame, length) + body[:first])
-                for part, begun in ((body, first), (more, 0)):
-                    for start in range(begun, len(part), CHUNK_BYTES):
-                        await self._stream.write(part[start : start + CHUNK_BYTES])
+                for chunk in _chunks(_HEAD.pack(frame, length), *body):
+                    await self._stream.write(chunk)
             self.traffic.sent_bytes += _HEAD.size + length
         except PeerError as error:
             raise self._loss(error) from error
 
-    async def receive(self, allowed: Mapping[Frame, int], keep: Keep | None = None) -> Received:
+    async def receive(self, allowed: Mapping[Frame, int]) -> Received:
         """Return the next frame: one of the `allowed` kinds, of at most so many bytes.
-
-        Where `keep` waits with a chunk, no further one is read, and the peer has to wait as well.
 
         Raises:
             PeerError: another kind, a larger one, or the peer is gone. Nothing was kept.
         """
-        kind, length, start = await self._begun()
-        if kind not in allowed:
-            names = " or ".join(frame.name for frame in allowed)
-            raise PeerError(f"{self.name}: sent a frame of kind {kind}, expected {names}")
-        frame = Frame(kind)
-        if length > allowed[frame]:
-            raise PeerError(
-                f"{self.name}: {frame.name} of {length} bytes, at most {allowed[frame]} fit"
-            )
-        body = BytesIO()  # whose value, unlike a list's joined chunks, is no second copy
-        to_come = length - len(start)
-        if keep:
-            await keep(frame, start, to_come)
-        body.write(start)
-        async for chunk in self._rest(to_come):
-            to_come -= len(chunk)
-            if keep:
-                await keep(frame, chunk, to_come)
-            body.write(chunk)
-        return Received(frame, body.getvalue())
+        begun = await self.begun()
+        frame = require_allowed(self.name, begun.kind, begun.length, allowed)
+        return Received(frame, await self.rest(begun))
 
     async def discard(self, frame: Frame) -> None:
         """Read a frame of this kind and keep nothing of it; raises PeerError as `receive`."""
-        kind, length, start = await self._begun()
-        if kind != frame:
-            raise PeerError(f"{self.name}: sent a frame of kind {kind}, expected {frame.name}")
-        async for _ in self._rest(length - len(start)):
+        begun = await self.begun()
+        if begun.kind != frame:
+            raise PeerError(
+                f"{self.name}: sent a frame of kind {begun.kind}, expected {frame.name}"
+            )
+        async for _ in self._rest(begun.length - len(begun.start)):
             pass
 
-    async def _begun(self) -> tuple[int, int, bytes]:
-        """Return kind and length of the next frame, and the beginning of its body."""
+    async def begun(self) -> Beginning:
+        """Return the beginning of the next frame; raises PeerError where there is none."""
         chunk = await self._read()
         if len(chunk) < _HEAD.size:
             raise PeerError(f"{self.name}: sent a chunk of {len(chunk)} bytes, which is no frame")
         kind, length = _HEAD.unpack_from(chunk)
-        return kind, length, chunk[_HEAD.size :]
+        return Beginning(kind, length, chunk[_HEAD.size :])
+
+    async def rest(self, begun: Beginning, keep: Keep | None = None) -> bytes:
+        """Return the body of a frame that has begun, once the rest has come.
+
+        Where `keep` waits with a chunk, no further one is read, and the peer has to wait as well.
+
+        Raises:
+            PeerError: it is longer than it says, or the peer is gone.
+        """
+        body = BytesIO()  # whose value, unlike a list's joined chunks, is no second copy
+        if keep:
+            await keep(begun.start)
+        body.write(begun.start)
+        async for chunk in self._rest(begun.length - len(begun.start)):
+            if keep:
+                await keep(chunk)
+            body.write(chunk)
+        return body.getvalue()
 
     async def _rest(self, n_bytes: int) -> AsyncIterator[bytes]:
         """Yield the chunks of a body of which so many bytes are still to come."""
@@ -209,3 +219,27 @@ class Link:
     def lost(self) -> bool:
         """True once one of the two ends has hung up."""
         return self._stream.over
+
+
+def _chunks(*parts: bytes | memoryview) -> Iterator[bytes]:
+    """Yield parts in chunks, all but the last of which are full."""
+    chunk = bytearray()
+    for part in parts:
+        view = memoryview(part)
+        while len(chunk) + len(view) > CHUNK_BYTES:
+            fits = CHUNK_BYTES - len(chunk)
+            yield bytes(chunk) + view[:fits]
+            chunk, view = bytearray(), view[fits:]
+        chunk += view
+    yield bytes(chunk)
+
+
+def require_allowed(name: str, kind: int, length: int, allowed: Mapping[Frame, int]) -> Frame:
+    """Return the kind of a frame of so many bytes; raises PeerError where it is not allowed."""
+    if kind not in allowed:
+        names = " or ".join(frame.name for frame in allowed)
+        raise PeerError(f"{name}: sent a frame of kind {kind}, expected {names}")
+    frame = Frame(kind)
+    if length > allowed[frame]:
+        raise PeerError(f"{name}: {frame.name} of {length} bytes, at most {allowed[frame]} fit")
+    return frame

@@ -5,12 +5,12 @@ from, so that it waits (`Resumable.write`); time that it waits so is not counted
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from securefl.errors import OpeningRefused
 from securefl.network import bodies
-from securefl.network.frames import Frame, Link
+from securefl.network.frames import Link
 
 
 @dataclass(slots=True)
@@ -149,24 +149,14 @@ class Room:
 
 @dataclass(slots=True)
 class Place:
-    """Place of a client in the room, while its messages arrive on a connection."""
+    """Place of a client in the room, while a message of its own arrives on a connection."""
 
     room: Room
     client: str
     link: Link
-    begins: Callable[[bytes, int], None] | None
-    """Check of the first message's beginning and the number of bytes to come, before any is held;
-    raises PeerError for a message that nobody expects."""
 
-    async def keep(
-        self, limit: asyncio.Timeout, frame: Frame, chunk: bytes, to_come_bytes: int
-    ) -> None:
+    async def keep(self, limit: asyncio.Timeout, chunk: bytes) -> None:
         """Return once a chunk has room; the time limit stands still meanwhile."""
-        if frame is not Frame.MESSAGE:
-            return
-        if self.begins:
-            begins, self.begins = self.begins, None
-            begins(chunk, to_come_bytes)
         if not self.room.fits(self.client, len(chunk)):
             now, end = asyncio.get_running_loop().time, limit.when()
             left_s = None if end is None else end - now()

@@ -1,17 +1,15 @@
-"""Members: the clients that are connected to the server, and what each sends next."""
+"""Members: the clients that are connected to the server."""
 
 import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from securefl.errors import PeerError
-from securefl.federation.remote import Lost
+from securefl.federation.transport import Lost
 from securefl.network import bodies
-from securefl.network.frames import SMALL, Frame, Link
-from securefl.network.limits import Place
+from securefl.network.frames import Frame, Link
 from securefl.network.refusals import SentHome, part
 from securefl.settings.digests import Digests, differing
 
@@ -155,14 +153,14 @@ class Members:
             del self.links[name]
 
     async def send(
-        self, links: Mapping[str, Link], frame: Frame, body: bytes, more: bytes = b""
+        self, links: Mapping[str, Link], frame: Frame, *body: bytes | memoryview
     ) -> dict[str, Lost]:
         """Send all of them a frame (`Link.send`); who could not be reached is dropped."""
 
         async def one(name: str, link: Link) -> Lost | None:
             try:
                 async with asyncio.timeout(self.timeout_s):
-                    await link.send(frame, body, more)
+                    await link.send(frame, *body)
             except (PeerError, TimeoutError) as error:
                 self.drop(name, link)
                 return Lost(str(error) or f"{name}: takes nothing for {self.timeout_s:g} s")
@@ -170,31 +168,6 @@ class Members:
 
         sent = await asyncio.gather(*(one(*item) for item in links.items()))
         return {name: lost for name, lost in zip(links, sent, strict=True) if lost}
-
-    async def next_message(
-        self, name: str, link: Link, size: int, place: Place | None = None
-    ) -> bytes | Lost:
-        """Return a client's next message, of at most so many bytes, or why there is none.
-
-        It is empty where the client is done and sends none. In its `place` it may have to wait.
-
-        Who is late, gone, or breaks the protocol is dropped.
-        """
-        try:
-            async with asyncio.timeout(self.timeout_s) as limit:
-                allowed = {Frame.MESSAGE: size, Frame.LEAVE: SMALL, Frame.DONE: 0}
-                keep = partial(place.keep, limit) if place else None
-                received = await link.receive(allowed, keep)
-            if received.frame is not Frame.LEAVE:
-                return received.body
-            told = bodies.parsed(bodies.Reason, received.body, name)
-            return Lost(f"{name}: leaves the round: {told.reason}", diverged=told.diverged)
-        except TimeoutError:
-            self.drop(name, link)
-            return Lost(f"{name}: late, nothing came within {self.timeout_s:g} s")
-        except PeerError as error:
-            self.drop(name, link)
-            return Lost(str(error))
 
     async def end(self, reason: str) -> None:
         """Tell all, and whoever is arriving, that the run is over; empty where it is done."""

@@ -305,6 +305,7 @@ class ServerProcess:
             self.patience.joining_s,
             config.run.reproducible,
             self.say,
+            self.monitor.phase,
             joined=read_joined(folder.path),
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
@@ -323,7 +324,7 @@ class ServerProcess:
                 return server.n_bytes(state.round + 1, spec, client)
             return number_bytes(server.run, query.name, state, client)
 
-        sites.answer_bytes, sites.phase = answer_bytes, self.monitor.phase
+        sites.calls.answer_bytes = answer_bytes
         scores = Scores(job, server, sites, line.open, cards)
         rounds = Rounds(
             Parts(

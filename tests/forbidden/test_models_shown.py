@@ -19,13 +19,15 @@ import securefl.network.client
 from securefl.errors import ModelRefused, OtherModel, PeerError, SecureFLError, SignatureRefused
 from securefl.federation.lineage import Lineage, Shown, Statement, beginning, contradict, over
 from securefl.federation.message import Roster
-from securefl.federation.remote import Lost
 from securefl.federation.server import ServerSum
-from securefl.federation.site import Begin
+from securefl.federation.site import Asked, Done
 from securefl.federation.total import state_digest
+from securefl.federation.transport import Lost
 from securefl.io.json import parsed
 from securefl.network.frames import SMALL, Frame
 from securefl.network.models_shown import CONTRADICTION, ModelsShown
+from securefl.network.site_calls import SiteCalls
+from securefl.network.site_transport import SiteTransport
 from securefl.network.sites import NetworkSites
 from securefl.runs.folder_writer import RunFolder
 from securefl.types import Kind
@@ -96,11 +98,11 @@ class Liar:
     lie: Shown | None = None
 
     def begins(self, patch):
-        sent, trained, start = NetworkSites._sent, NetworkSites._trained, ServerSum.__init__
+        sent, outcome, start = SiteCalls._begin, SiteTransport._outcome, ServerSum.__init__
 
-        async def sending(sites, name, link, request):
-            if name == VICTIM and isinstance(request, Begin):
-                lineage, number = sites.server.lineage, request.state.round + 1
+        def sending(calls, name, request, *more):
+            if name == VICTIM:
+                lineage, number = calls.server.lineage, request.state.round + 1
                 if number == 1:
                     request = replace(request, state=other(request.state))
                     self.lie = Shown(1, state_digest(request.state))
@@ -110,19 +112,19 @@ class Liar:
                     models = [self.lie, *lineage.between(1, number), now]
                 told = Statement.content(lineage.job, number, over(beginning(lineage.job), models))
                 LIE.set(lineage.sign(told).hex())
-            return await sent(sites, name, link, request)
+            return sent(calls, name, request, *more)
 
-        async def dropping(sites, name, link, ongoing, said):
-            found = await trained(sites, name, link, ongoing, said)
-            dropped = self.drops and name == VICTIM and ongoing.context.number == 1
-            return Lost(f"{name}: late") if dropped else found
+        async def dropping(transport, name, call, said):
+            found = await outcome(transport, name, call, said)
+            in_1 = isinstance(found, Asked | Done) and call.messages.ongoing.context.number == 1
+            return Lost(f"{name}: late") if self.drops and name == VICTIM and in_1 else found
 
         def started(own, roster, *more, **others):
             start(own, Trusting(roster), *more, **others)
 
         patch.setattr("securefl.network.server.Lineage", TwoFaced)
-        patch.setattr(NetworkSites, "_sent", sending)
-        patch.setattr(NetworkSites, "_trained", dropping)
+        patch.setattr(SiteCalls, "_begin", sending)
+        patch.setattr(SiteTransport, "_outcome", dropping)
         patch.setattr(ServerSum, "__init__", started)
 
 

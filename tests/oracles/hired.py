@@ -52,6 +52,10 @@ def require_alike(one, other):
 class Lent(WorkerProcess):
     """A worker that is given back after a run, in the place of being ended."""
 
+    def start(self):
+        if self.pid is None:
+            super().start()
+
     def end(self):
         pass
 
@@ -63,11 +67,11 @@ class Agency:
         self.workers = []
         self.at_work = []
 
-    def __call__(self, settings):
+    def __call__(self, make):
         """In the place of `WorkerProcess`."""
         idle = [worker for worker in self.workers if worker not in self.at_work]
         if not idle:
-            idle = [Lent(settings)]
+            idle = [Lent(make)]
             self.workers += idle
         self.at_work.append(idle[0])
         return idle[0]

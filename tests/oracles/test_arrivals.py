@@ -13,10 +13,11 @@ from securefl.exchange.plain import PlainChannel
 from securefl.federation.client import Client
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.message import Roster
-from securefl.federation.remote import Lost, RemoteRound
+from securefl.federation.remote import Sites
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server
 from securefl.federation.site import Done
+from securefl.federation.transport import Lost
 from securefl.network.frames import Frame, Link
 from securefl.types import Kind, MessageSpec, Plan, State
 
@@ -34,8 +35,9 @@ class Arrivals:
         self.held = []
         """After each arrival, the clients whose bytes somebody else holds."""
 
-    def call(self, requests, heard, ongoing=None):
-        assert {*requests} == {*self.order}
+    def call(self, calls, heard, awaited):
+        assert {*calls} == {*self.order}
+        assert awaited() == [*calls]
         for name in self.order:
             sent = self.messages.get(name)
             heard(name, Done({name: [sent]}) if sent else Lost(f"{name}: gone"))
@@ -64,7 +66,8 @@ def total(clients, order, names=NAMES, without=()):
             about = RUN, 1, spec, values, 1, ongoing.received_by(name)
             messages[name] = clients[name].contribute(*about, model=ongoing.context.model)
     arrivals = Arrivals(order, messages)
-    RemoteRound(arrivals, {name: name for name in names}, ongoing, None).run()
+    sites = Sites(arrivals, lambda requests, _: requests, {name: name for name in names})
+    sites.train(ongoing, None)
     found = ongoing.totals()[Kind.PARAMETERS]
     assert found.n_clients == len(messages)
     return found.values["w"], arrivals.held, [of.reason for of in incidents]

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 import securefl
 from securefl.errors import ConfigError, PeerError
-from securefl.simulation.processes.engine import Workers
+from securefl.federation.remote import Sites
 
 
 @pytest.mark.usefixtures("no_hang")
@@ -56,15 +56,15 @@ def test_a_total_that_was_opened_before_a_worker_died_is_not_opened_again(monkey
     """The round that runs again is given it, and clients train as if nothing had happened."""
     settings = ["algorithm.name=fedtan", "exchange.encrypt=statistics", "run.rounds=1"]
     one = trained(settings, "sequential")
-    names, call = [], Workers.call
+    names, ask = [], Sites.ask
 
-    def killing(workers, requests, *more):
+    def killing(sites, requests, *more):
         names.append({type(request).__name__ for request in requests.values()})
         if len(names) == 3:  # both have sent cards, and are to hear the first sum
-            os.kill(workers._workers["1"].pid, signal.SIGKILL)
-        return call(workers, requests, *more)
+            os.kill(sites.transport._transport._workers["1"].pid, signal.SIGKILL)
+        return ask(sites, requests, *more)
 
-    monkeypatch.setattr(Workers, "call", killing)
+    monkeypatch.setattr(Sites, "ask", killing)
     other = trained(settings, "parallel")
     assert names[:5] == [{"Ask"}, {"Begin"}, {"Continue"}, {"Begin"}, {"Continue"}]
     assert float((vector(one.model) - vector(other.model)).abs().max()) < 1e-6

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from side_by_side import vector
 import securefl
 from securefl.errors import ConfigError, PeerError
 from securefl.simulation.processes.engine import Workers
+from securefl.simulation.processes.ipc import packed
+from securefl.simulation.processes.worker import WorkerEnd
 
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
@@ -61,7 +64,7 @@ def homes(monkeypatch):
     def noting(workers, requests, *more):
         call(workers, requests, *more)
         for site in requests:
-            actor = workers._workers[site]._actor
+            actor = workers._transport._workers[site]._actor
             node = ray.get(actor.__ray_call__.remote(node_of))
             found.setdefault(site, []).append(node)
 
@@ -128,7 +131,7 @@ def killing(monkeypatch, *when):
     def kill_first(workers, requests, *more):
         names.append({type(request).__name__ for request in requests.values()})
         if len(names) in when:
-            actor = workers._workers["1"]._actor
+            actor = workers._transport._workers["1"]._actor
             ray.kill(actor)
             while answers(actor):  # for a moment, it may
                 pass
@@ -206,8 +209,8 @@ def test_more_workers_than_the_cluster_has_places_for_are_refused(nodes, tmp_pat
 @pytest.mark.full
 def test_an_actor_that_cannot_begin_ends_the_run_in_words(nodes, monkeypatch):
     """A machine of the cluster that has another torch, say."""
-    settings = on_cluster.framed("no settings of torch")
-    monkeypatch.setattr(on_cluster, "framed", lambda _: settings)
+    other = packed(partial(WorkerEnd, "no settings of torch"))
+    monkeypatch.setattr(on_cluster, "packed", lambda _: other)
     with pytest.raises(ConfigError, match=r"could not begin in the Ray cluster: Attr.*same secur"):
         trained(FEDTAN, "ray")
 

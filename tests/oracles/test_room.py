@@ -13,7 +13,6 @@ from securefl.exchange.plain import PlainChannel
 from securefl.federation.client import Client
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.message import Roster
-from securefl.federation.remote import RemoteRound
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server
 from securefl.network.frames import Frame, Link
@@ -152,9 +151,8 @@ class Round:
             say=None,
             room=self.room,
         )
-        home = {n: n for n in self.names}
         begun = time.monotonic()
-        await asyncio.to_thread(RemoteRound(sites, home, ongoing, None).run)
+        await asyncio.to_thread(sites.train, ongoing, None)
         self.seconds = time.monotonic() - begun
         self.counted = ongoing.counted
         self.total = ongoing.totals()[Kind.PARAMETERS].values["w"]

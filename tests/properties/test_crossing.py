@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from securefl.simulation.processes.ipc import ALIGNED, Gone, framed, receive, send, unframed
+from securefl.simulation.processes.ipc import (
+    ALIGNED,
+    Gone,
+    framed,
+    packed,
+    receive,
+    send,
+    unframed,
+    unpacked,
+)
 from securefl.types import ClientState, Kind
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
@@ -50,8 +59,8 @@ def test_a_pipe_gives_tensors_as_they_lie(values, text):
     }
     here, there = multiprocessing.Pipe()
     with here, there:
-        send(here, sent)  # less than a pipe holds
-        got = receive(there)
+        send(here, packed(sent))  # less than a pipe holds
+        got = unpacked(receive(there))
     assert (got["text"], got["kind"]) == (text, Kind.CONTROL)
     for i, value in enumerate(values):
         require_same(value, got["client_state"].own[i])
@@ -63,10 +72,10 @@ def test_a_pipe_gives_tensors_as_they_lie(values, text):
 @given(st.lists(tensors(), max_size=3), st.binary(max_size=200))
 def test_a_frame_gives_tensors_as_they_lie(values, text):
     """Also where the carrier lets nobody write to it: what is in it is copied, to be written to."""
-    frame = framed({"text": text, "values": values, "array": np.arange(3.0)})
+    frame = framed(packed({"text": text, "values": values, "array": np.arange(3.0)}))
     frame.setflags(write=False)
     before = frame.copy()
-    got = unframed(frame)
+    got = unpacked(unframed(frame))
     assert got["text"] == text
     assert np.array_equal(got["array"], np.arange(3.0))
     for value, other in zip(values, got["values"], strict=True):
@@ -84,9 +93,9 @@ def test_a_pipe_gives_what_was_sent():
     model.append(model[0])
     sent = {"values": np.arange(5.0), "none": np.zeros(0), "model": model}
     here, there = multiprocessing.Pipe()
-    thread = threading.Thread(target=send, args=(here, sent))
+    thread = threading.Thread(target=send, args=(here, packed(sent)))
     thread.start()
-    got = receive(there)
+    got = unpacked(receive(there))
     thread.join()
     assert np.array_equal(got["values"], sent["values"])
     assert got["none"].shape == (0,)
@@ -109,8 +118,8 @@ def test_functions_and_classes_that_no_module_has_cross_too():
     factor = 2
     here, there = multiprocessing.Pipe()
     with here, there:
-        send(here, (Doubling(), lambda x: x + factor))
-        module, function = receive(there)
+        send(here, packed((Doubling(), lambda x: x + factor)))
+        module, function = unpacked(receive(there))
     assert (module(torch.ones(1)), function(3)) == (2, 5)
 
 
@@ -119,6 +128,6 @@ def test_who_speaks_to_nobody_is_told_so():
     here, there = multiprocessing.Pipe()
     there.close()
     with pytest.raises(Gone):
-        send(here, "hello")
+        send(here, [b"hello"])
     with pytest.raises(Gone):
         receive(here)

@@ -11,6 +11,8 @@ import multiprocessing
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -19,21 +21,25 @@ from securefl.errors import ConfigError, PeerError, WorkerLost
 from securefl.federation.client import Client
 from securefl.federation.contribution import Refused
 from securefl.federation.query import Profiling, Query
-from securefl.federation.remote import Outcome, RemoteRound, answers, counted
+from securefl.federation.remote import Sites
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.site import Ask, Reply, Request
+from securefl.federation.transport import Call, Heard, Lost, Outcome, Parts
 from securefl.simulation.client_state import ClientStates
 from securefl.simulation.clients import Clients
-from securefl.simulation.processes.ipc import Gone, packed
-from securefl.simulation.processes.machines import Machines, Worker
+from securefl.simulation.processes.ipc import packed, unpacked
+from securefl.simulation.processes.machines import Machines, Make
 from securefl.simulation.processes.messages import (
     Failed,
     Member,
     SealingKeys,
     Setup,
+    Told,
     TorchSettings,
     key_ids,
 )
+from securefl.simulation.processes.transport import WorkerTransport
+from securefl.simulation.processes.worker import WorkerEnd
 from securefl.types import ClientState, Floats, State
 
 MOST_DEATHS = 3
@@ -42,7 +48,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Workers:
-    """`Engine` and `Transport` over workers that live from the first round to `close`."""
+    """`Engine`, and `Transport`, of workers that live from the first round to `close`."""
 
     in_memory = True
 
@@ -76,11 +82,12 @@ class Workers:
         """Round, and number of workers that have died in it."""
         self._machines = machines
         self.n_workers = machines.n_workers
-        self._home = {name: str(i % self.n_workers) for i, name in enumerate(trained.data)}
-        self._workers: dict[str, Worker] = {}
-        self._told: dict[str, tuple[str, ...]] = {}
-        """Ids of the keys given to each worker that has been given its clients."""
-        weakref.finalize(self, _end_all, self._workers, machines)
+        self._told: dict[str, tuple[object, tuple[str, ...]]] = {}
+        """Connection of each worker that has its clients, and the ids of the keys it was given."""
+        home = {name: str(i % self.n_workers) for i, name in enumerate(trained.data)}
+        self._transport = WorkerTransport(machines, partial(_make, machines))
+        self._sites = Sites(self, self._calls, home)
+        weakref.finalize(self, self._transport.close)
 
     @property
     def n_threads(self) -> int:
@@ -102,9 +109,7 @@ class Workers:
         number = ongoing.context.number
         if self._deaths[0] != number:
             self._deaths = number, 0
-        remote = RemoteRound(self, self._home, ongoing, open_sum)
-        remote.run()
-        self._staged = remote.staged
+        self._staged = self._sites.train(ongoing, open_sum)
 
     def counted(self, ongoing: ServerRound) -> None:
         """Keep the new states: see `Engine.counted`."""
@@ -113,7 +118,7 @@ class Workers:
                 self._client_states[name] = self._staged[name]
         self._staged = {}
         with suppress(WorkerLost):  # the one in its place is given the copies
-            counted(self, ongoing, self._home)
+            self._sites.counted(ongoing)
 
     def answers(
         self, run: str, query: Query, state: State, names: Collection[str]
@@ -121,7 +126,7 @@ class Workers:
         """Answer a query: see `Engine.answers`."""
         while True:
             try:
-                return answers(self, self._home, Ask(run, query, state, names))
+                return self._sites.answers(Ask(run, query, state, names))
             except WorkerLost:
                 continue
 
@@ -137,50 +142,50 @@ class Workers:
     def close(self) -> None:
         """Close: see `Engine.close`."""
         self._told.clear()
-        _end_all(self._workers, self._machines)
+        self._transport.close()
 
     def call(
         self,
-        requests: Mapping[str, Request],
-        heard: Callable[[str, Outcome], None],
-        ongoing: ServerRound | None = None,
+        calls: Mapping[str, Call],
+        heard: Heard,
+        awaited: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         """Call the workers, see `Transport.call`; raises WorkerLost, and any error of a worker."""
-        del ongoing
+
+        def unless_lost(site: str, outcome: Outcome) -> None:
+            if isinstance(outcome, Lost):
+                raise self._lost(site)
+            heard(site, outcome)
+
         try:
-            for site in requests:  # all are started before the first is waited for
-                self._worker(site)
-            for site, request in requests.items():
-                self._brought_up_to_date(site).tell(request)
-            for site in requests:
-                heard(site, self._heard(site))
+            self._transport.call(calls, unless_lost, awaited)
         except WorkerLost:
             raise
         except BaseException:
             self.close()  # the workers are in the middle of a round that nobody wants
             raise
 
-    def _worker(self, site: str) -> Worker:
-        if site not in self._workers:
-            self._workers[site] = self._machines.worker(self._settings(int(site)))
-        worker = self._workers[site]
-        if not worker.is_started:
-            worker.start()
-        return worker
+    def _calls(
+        self, requests: Mapping[str, Request], _ongoing: ServerRound | None
+    ) -> dict[str, "_Call"]:
+        return {
+            site: _Call(partial(self._request, site, request)) for site, request in requests.items()
+        }
 
-    def _brought_up_to_date(self, site: str) -> Worker:
-        """Return the site's worker, after telling it its clients and the keys in use."""
-        worker, some = self._workers[site], next(iter(self._clients.values()))
-        if site not in self._told:
-            worker.tell(self._setup(site))
-            self._told[site] = ()
-        if self._told[site] != (keys := key_ids(some)):
-            worker.tell(SealingKeys.of(some))
-            self._told[site] = keys
-        return worker
+    def _request(self, site: str, request: Request, connection: object) -> Parts:
+        """Put a request into bytes, with what its worker has to know first."""
+        (known, keys), some = self._told.get(site, (None, ())), next(iter(self._clients.values()))
+        new, ids = known is not connection, key_ids(some)
+        told = Told(
+            request,
+            setup=self._setup(site) if new else None,
+            keys=SealingKeys.of(some) if new or keys != ids else None,
+        )
+        self._told[site] = connection, ids
+        return packed(told)
 
     def _setup(self, site: str) -> Setup:
-        run, names = self._trained, [n for n, home in self._home.items() if home == site]
+        run, names = self._trained, self._sites.clients_at(site)
         clients = Clients(
             run.algorithm,
             run.model,
@@ -192,37 +197,16 @@ class Workers:
         client_states = {name: self._client_states[name] for name in names}
         return Setup(clients, members, client_states, self._profiling, self._precision)
 
-    def _settings(self, number: int) -> TorchSettings:
-        return TorchSettings(
-            self.n_threads,
-            torch.get_default_dtype(),
-            torch.are_deterministic_algorithms_enabled(),
-            torch.get_float32_matmul_precision(),
-            self._machines.gpu(number),
-        )
-
-    def _heard(self, site: str) -> Reply:
-        worker = self._workers[site]
-        try:
-            heard = worker.hear()
-        except Gone:
-            raise self._lost(worker) from None
-        if isinstance(heard, Failed):
-            raise heard.error
-        reply: Reply = heard
-        return reply
-
-    def _lost(self, dead: Worker) -> WorkerLost:
+    def _lost(self, site: str) -> WorkerLost:
         """End all workers, since the others are in the middle of a round that begins again.
 
         Raises:
             ConfigError: it has died before it began.
             PeerError: several have died in this round.
         """
-        death = dead.death()
+        death = self._transport.death(site)
         self._told.clear()
-        for worker in self._workers.values():
-            worker.end()
+        self._transport.end()
         if death.no_start:
             raise ConfigError(death.no_start)
         number, n_deaths = self._deaths
@@ -238,11 +222,34 @@ class Workers:
         return WorkerLost(words)
 
 
-def _end_all(workers: dict[str, Worker], machines: Machines) -> None:
-    """End all workers; safe to call twice."""
-    while workers:
-        workers.popitem()[1].end()
-    machines.close()
+@dataclass(slots=True)
+class _Call:
+    """`Call` of a worker; its bytes are pickles of this run's own."""
+
+    request: Callable[[object], Parts]
+    unanswered: None = None
+
+    def begins(self, beginning: Parts, n_bytes: int) -> None:
+        """Expect any message, as long as it is: see `Call.begins`."""
+
+    def read(self, message: Parts) -> Reply:
+        """Read the reply, see `Call.read`; raises any error of the worker's."""
+        heard: Reply | Failed = unpacked(message)
+        if isinstance(heard, Failed):
+            raise heard.error
+        return heard
+
+
+def _make(machines: Machines, site: str) -> Make:
+    """Return what makes a worker's end in its process, with torch's settings of this one."""
+    settings = TorchSettings(
+        machines.n_threads,
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        machines.gpu(int(site)),
+    )
+    return partial(WorkerEnd, settings)
 
 
 def reason_against_workers(clients: Clients) -> str:

@@ -1,12 +1,12 @@
-"""Values in a pipe, or in a frame, between this run's own processes.
+"""Messages in a pipe, or in a frame, between this run's own processes, and the values in them.
 
-Tensors and arrays cross as their bytes, beside a pickle of all else, and are copied once at each
-end. A tensor on a GPU arrives on the receiver's GPU.
+Of a value, tensors and arrays are parts of their own beside a pickle of all else, and are copied
+once at each end. A tensor on a GPU arrives on the receiver's GPU.
 """
 
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -16,9 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from securefl.federation.transport import Parts
+
 ALIGNED = 64
 """Alignment in bytes, as torch aligns its own tensors; the last bit of a sum may depend on it."""
 _LENGTH_BYTES = 8
+Begins = Callable[[Parts, int], object]
+"""Function that takes the beginning of a message: see `Call.begins`."""
 
 
 class Gone(BaseException):
@@ -76,10 +80,10 @@ def packed(value: Any) -> list[memoryview]:
     return [head.getbuffer(), *(buffer.raw() for buffer in beside)]
 
 
-def _unpacked(lengths: Sequence[int], space: memoryview) -> Any:
-    starts = _starts(lengths)
-    parts = [space[start : start + n] for start, n in zip(starts, lengths, strict=False)]
-    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  (of this run's own processes)
+def unpacked(parts: Parts) -> Any:
+    """Return the value of `packed` parts; its tensors and arrays lie in them."""
+    head, *beside = parts
+    return pickle.loads(head, buffers=beside)  # noqa: S301  (of this run's own processes)
 
 
 def _starts(lengths: Sequence[int]) -> list[int]:
@@ -94,55 +98,71 @@ def _space(lengths: Sequence[int]) -> memoryview:
     return _bytes_of(torch.empty(_starts(lengths)[-1], dtype=torch.uint8))
 
 
-def send(pipe: Connection, value: Any) -> None:
-    """Send a value through a pipe; waits while it is full. Raises Gone."""
-    head, *beside = packed(value)
+def _parts(lengths: Sequence[int], space: memoryview) -> list[memoryview]:
+    starts = _starts(lengths)
+    return [space[start : start + n] for start, n in zip(starts, lengths, strict=False)]
+
+
+def send(pipe: Connection, message: Parts) -> None:
+    """Send a message through a pipe; waits while it is full. Raises Gone."""
+    head, *beside = message
     try:
-        pipe.send_bytes(_lengths([head, *beside]) + head)  # one message, where there is no more
+        pipe.send_bytes(_lengths(message) + head)  # one, where there is no more
         for part in beside:
-            if part.nbytes:
+            if len(part):
                 pipe.send_bytes(part)
     except OSError as error:
         raise Gone from error
 
 
-def receive(pipe: Connection) -> Any:
-    """Wait for the next value in a pipe and return it. Raises Gone."""
+def receive(pipe: Connection, begins: Begins | None = None) -> list[memoryview]:
+    """Wait for the next message in a pipe and return its parts, which can be written to.
+
+    `begins` is given its first part, and the length of all, before the others are read.
+
+    Raises:
+        Gone: the process at the other end has ended.
+    """
     try:
         first = pipe.recv_bytes()
-        n_parts = int(np.frombuffer(first, np.int64, 1)[0])
-        lengths: list[int] = np.frombuffer(first, np.int64, 1 + n_parts).tolist()[1:]
-        space = _space(lengths)
-        space[: lengths[0]] = memoryview(first)[_LENGTH_BYTES * (1 + n_parts) :]
-        for start, length in list(zip(_starts(lengths), lengths, strict=False))[1:]:
-            if length:
-                pipe.recv_bytes_into(space[start : start + length])
+        lengths = _lengths_in(first)
+        head = memoryview(first)[_LENGTH_BYTES * (1 + len(lengths)) :]
+        if begins:
+            begins((head,), sum(lengths))
+        parts = _parts(lengths, _space(lengths))
+        parts[0][:] = head
+        for part in parts[1:]:
+            if len(part):
+                pipe.recv_bytes_into(part)
     except (EOFError, OSError) as error:
         raise Gone from error
-    return _unpacked(lengths, space)
+    return parts
 
 
-def framed(value: Any) -> NDArray[np.uint8]:
-    """Return the bytes of a value in one array, for another carrier than a pipe."""
-    parts = packed(value)
-    lengths = _lengths(parts)
-    *starts, end = _starts([part.nbytes for part in parts])
-    frame = np.zeros(len(lengths) + end, np.uint8)
-    frame[: len(lengths)] = np.frombuffer(lengths, np.uint8)
-    space = frame.data[len(lengths) :]
-    for start, part in zip(starts, parts, strict=True):
-        space[start : start + part.nbytes] = part
+def framed(message: Parts) -> NDArray[np.uint8]:
+    """Return a message in one array, for another carrier than a pipe."""
+    lengths = [len(part) for part in message]
+    head = _lengths(message)
+    frame = np.zeros(len(head) + _starts(lengths)[-1], np.uint8)
+    frame[: len(head)] = np.frombuffer(head, np.uint8)
+    for to, part in zip(_parts(lengths, frame.data[len(head) :]), message, strict=True):
+        to[:] = part
     return frame
 
 
-def unframed(frame: NDArray[np.uint8]) -> Any:
-    """Return the value of a frame; its tensors are copies, which can be written to."""
-    n_parts = int(np.frombuffer(frame, np.int64, 1)[0])
-    lengths: list[int] = np.frombuffer(frame, np.int64, 1 + n_parts).tolist()[1:]
+def unframed(frame: NDArray[np.uint8]) -> list[memoryview]:
+    """Return the parts of a framed message: copies, which can be written to."""
+    lengths = _lengths_in(frame.data)
     space = _space(lengths)
-    space[:] = frame.data[_LENGTH_BYTES * (1 + n_parts) :]
-    return _unpacked(lengths, space)
+    space[:] = frame.data[_LENGTH_BYTES * (1 + len(lengths)) :]
+    return _parts(lengths, space)
 
 
-def _lengths(parts: Sequence[memoryview]) -> bytes:
-    return np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes()
+def _lengths(parts: Parts) -> bytes:
+    return np.array([len(parts), *(len(part) for part in parts)], np.int64).tobytes()
+
+
+def _lengths_in(message: bytes | memoryview) -> list[int]:
+    n_parts = int(np.frombuffer(message, np.int64, 1)[0])
+    lengths: list[int] = np.frombuffer(message, np.int64, 1 + n_parts).tolist()[1:]
+    return lengths

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from securefl.simulation.processes.messages import TorchSettings
+from securefl.federation.transport import Parts
+from securefl.simulation.processes.ipc import Begins
+
+
+class Handler(Protocol):
+    """A worker's end of its connection: from bytes to bytes."""
+
+    def handle(self, message: Parts) -> Parts:
+        """Return the reply to a message."""
+
+
+Make = Callable[[], Handler]
+"""Function that makes a worker's end, in its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +34,22 @@ class Death:
 
 
 class Worker(Protocol):
-    """The main process's handle of a worker, which can be started again.
-
-    A worker is told values in order. It answers each request of a site, and nothing else.
-    """
-
-    @property
-    def is_started(self) -> bool:
-        """True from `start` to `end`, also where the worker has died."""
+    """The main process's handle of a worker, which can be started again."""
 
     def start(self) -> None:
         """Start a fresh worker, which knows no clients; ends the one before."""
 
-    def tell(self, value: Any) -> None:
-        """Send a value; does nothing where the worker has ended, which `hear` reports."""
+    def tell(self, message: Parts) -> None:
+        """Send a message; does nothing where the worker has ended, which `hear` reports."""
 
-    def hear(self) -> Any:
-        """Return the worker's next message; raises Gone where it has ended."""
+    def hear(self, begins: Begins) -> Parts:
+        """Return the worker's reply to the oldest message that has none.
+
+        `begins` is given its beginning, as soon as the carrier has that.
+
+        Raises:
+            Gone: the worker has ended.
+        """
 
     def death(self) -> Death:
         """Describe how the worker has ended, once `hear` has raised Gone."""
@@ -61,7 +72,7 @@ class Machines(Protocol):
     def gpu(self, number: int) -> int | None:
         """Return the index of the worker's GPU, as the worker sees it; None on a CPU."""
 
-    def worker(self, settings: TorchSettings) -> Worker:
+    def worker(self, make: Make) -> Worker:
         """Prepare a worker; does not start it."""
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Messages to a worker beside the requests of a site, and its message of a failure."""
+"""Request to a worker, with what it has to know first, and its message of a failure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from securefl.exchange.profile_match import PlainMatch, ProfileSealer
 from securefl.exchange.sums import Sealer
 from securefl.federation.client import Client
 from securefl.federation.query import Profiling
+from securefl.federation.site import Request
 from securefl.simulation.clients import Clients
 from securefl.types import ClientState, Floats, Kind
 
@@ -146,6 +147,17 @@ def _plain(sealer: object, plain: type[_Plain]) -> _Plain | None:
         f"workers: there is no way to give a {type(sealer).__name__} to another process; use "
         'run.engine = "sequential"'
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A request to a worker, and what it has to know first."""
+
+    request: Request
+    setup: Setup | None = None
+    """Its clients; None where it has them."""
+    keys: SealingKeys | None = None
+    """Keys to seal under from now on; None where it has these."""
 
 
 @dataclass(frozen=True, slots=True)

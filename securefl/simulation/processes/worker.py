@@ -13,34 +13,49 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
-from typing import Any
 
 from securefl.errors import ConfigError, SecureFLError
 from securefl.federation.query import Respondent
-from securefl.federation.site import Reply, Site
+from securefl.federation.site import Site
+from securefl.federation.transport import Parts
 from securefl.simulation.client_state import ClientStates, RamStore
 from securefl.simulation.malloc import keep_freed_memory
-from securefl.simulation.processes.ipc import Gone, receive, send
-from securefl.simulation.processes.messages import Failed, SealingKeys, Setup, TorchSettings
+from securefl.simulation.processes.ipc import Gone, packed, receive, send, unpacked
+from securefl.simulation.processes.machines import Handler, Make
+from securefl.simulation.processes.messages import (
+    Failed,
+    SealingKeys,
+    Setup,
+    Told,
+    TorchSettings,
+)
 from securefl.simulation.sequential import Sequential
 
 
-def work(pipe: Connection, settings: TorchSettings) -> None:
-    """Serve the main process until that ends."""
+def work(pipe: Connection, make: Make) -> None:
+    """Serve the main process, by the end that `make` returns, until one of the two ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process to handle
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        end = WorkerEnd(settings)
+    with suppress(Gone):
+        try:
+            end = make()
+        except Exception as error:
+            return send(pipe, failure(error))
         while True:
-            with all_parts():
-                value = receive(pipe)
-            if (reply := end.take(value)) is not None:
-                send(pipe, reply)
-    except Gone:
-        return
+            send(pipe, replied(end, receive(pipe)))
+
+
+def replied(end: Handler, message: Parts) -> Parts:
+    """Return a worker's reply to a message, or its failure."""
+    try:
+        return end.handle(message)
     except Exception as error:
-        with suppress(Gone):
-            send(pipe, Failed(portable(error)))
+        return failure(error)
+
+
+def failure(error: Exception) -> Parts:
+    """Return the message of a failure."""
+    return packed(Failed(portable(error)))
 
 
 def _end_with_parent() -> None:
@@ -86,16 +101,17 @@ class WorkerEnd:
         settings.take_over()
         self._worker: _Worker | None = None
 
-    def take(self, value: Any) -> Reply | None:
-        """Return the reply to a request of a site, and None to any other value."""
-        match value:
-            case Setup() as setup:
-                self._worker = _Worker(setup)
-            case SealingKeys() as keys if self._worker:
-                self._worker.take(keys)
-            case request if self._worker:
-                return self._worker.site.handle(request)
-        return None
+    def handle(self, message: Parts) -> Parts:
+        """Return the reply to a request, after taking up the news that come with it."""
+        with all_parts():
+            told: Told = unpacked(message)
+        if told.setup:
+            self._worker = _Worker(told.setup)
+        if self._worker is None:
+            raise RuntimeError("a request to a worker without clients")
+        if told.keys:
+            self._worker.take(told.keys)
+        return packed(self._worker.site.handle(told.request))
 
 
 class _Worker:

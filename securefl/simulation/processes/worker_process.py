@@ -10,13 +10,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
-from typing import Any
 
 import torch
 
-from securefl.simulation.processes.ipc import Gone, receive, send
-from securefl.simulation.processes.machines import Death, Wanted
-from securefl.simulation.processes.messages import TorchSettings
+from securefl.federation.transport import Parts
+from securefl.simulation.processes.ipc import Begins, Gone, receive, send
+from securefl.simulation.processes.machines import Death, Make, Wanted
 from securefl.simulation.processes.worker import work
 
 
@@ -63,9 +62,9 @@ def without_passphrase() -> Iterator[None]:
 class WorkerProcess:
     """`Worker` in a process behind a pipe."""
 
-    def __init__(self, settings: TorchSettings) -> None:
+    def __init__(self, make: Make) -> None:
         """Prepare the process; does not start it."""
-        self._settings = settings
+        self._make = make
         self._pipe: Connection | None = None
         self._process: multiprocessing.process.BaseProcess | None = None
         self._has_spoken = False
@@ -75,36 +74,31 @@ class WorkerProcess:
         """Id of the process; None where there is none."""
         return self._process.pid if self._process else None
 
-    @property
-    def is_started(self) -> bool:
-        """True from `start` to `end`: see `Worker.is_started`."""
-        return self.pid is not None
-
     def start(self) -> None:
         """Start the process: see `Worker.start`."""
         self.end()
         self._pipe, theirs = _SPAWN.Pipe()
         try:
             self._process = _SPAWN.Process(
-                target=work, args=(theirs, self._settings), name="securefl worker", daemon=True
+                target=work, args=(theirs, self._make), name="securefl worker", daemon=True
             )
             with deaf_to_interrupts(), without_passphrase():
                 self._process.start()
         finally:
             theirs.close()  # or its end would not be noticed
 
-    def tell(self, value: Any) -> None:
-        """Tell it a value: see `Worker.tell`."""
+    def tell(self, message: Parts) -> None:
+        """Tell it a message: see `Worker.tell`."""
         with suppress(Gone):
             if self._pipe is None:
                 raise Gone
-            send(self._pipe, value)
+            send(self._pipe, message)
 
-    def hear(self) -> Any:
+    def hear(self, begins: Begins) -> Parts:
         """Hear its next message: see `Worker.hear`."""
         if self._pipe is None:
             raise Gone
-        heard = receive(self._pipe)
+        heard = receive(self._pipe, begins)
         self._has_spoken = True
         return heard
 
@@ -156,9 +150,9 @@ class ThisMachine:
         first = self._wanted.first_gpu
         return None if first is None else (first + number) % torch.cuda.device_count()
 
-    def worker(self, settings: TorchSettings) -> WorkerProcess:
+    def worker(self, make: Make) -> WorkerProcess:
         """Prepare a worker: see `Machines.worker`."""
-        return WorkerProcess(settings)
+        return WorkerProcess(make)
 
     def close(self) -> None:
         """Leave nothing, as there is nothing to leave: see `Machines.close`."""

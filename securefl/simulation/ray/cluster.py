@@ -11,9 +11,9 @@ import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from securefl.errors import ConfigError
-from securefl.simulation.processes.ipc import Gone, framed, unframed
-from securefl.simulation.processes.machines import Death, Wanted
-from securefl.simulation.processes.messages import TorchSettings
+from securefl.federation.transport import Parts
+from securefl.simulation.processes.ipc import Begins, Gone, framed, packed, unframed
+from securefl.simulation.processes.machines import Death, Make, Wanted
 from securefl.simulation.processes.worker_process import n_cores, without_passphrase
 from securefl.simulation.ray.actor import WorkerActor
 
@@ -29,46 +29,44 @@ _DEAD_BECAUSE = re.compile(r"^The actor (is dead|died) because (of )?")
 class RayWorker:
     """`Worker` in an actor."""
 
-    def __init__(self, settings: TorchSettings, cluster: "Cluster") -> None:
+    def __init__(self, make: Make, cluster: "Cluster") -> None:
         """Prepare the actor; does not start it."""
-        self._settings = settings
+        self._make = make
         self._cluster = cluster
         self._actor: Any = None
         self._ready: Any = None
         """Future of the actor's begin; None once it has begun."""
         self._replies: deque[Any] = deque()
-        """Futures of the replies to all that was told, in order."""
+        """Futures of the replies that were not heard, in order."""
         self._error: RayError | None = None
-
-    @property
-    def is_started(self) -> bool:
-        """True from `start` to `end`: see `Worker.is_started`."""
-        return self._actor is not None
 
     def start(self) -> None:
         """Start the actor: see `Worker.start`."""
         self.end()
-        self._actor = self._cluster.actor(self._settings)
+        self._actor = self._cluster.actor(self._make)
         self._ready = self._actor.ready.remote()
 
-    def tell(self, value: Any) -> None:
-        """Tell it a value: see `Worker.tell`."""
+    def tell(self, message: Parts) -> None:
+        """Tell it a message: see `Worker.tell`."""
         if self._actor is not None:
-            self._replies.append(self._actor.take.remote(framed(value)))
+            self._replies.append(self._actor.handle.remote(framed(message)))
 
-    def hear(self) -> Any:
-        """Hear its next message, see `Worker.hear`; raises ConfigError for a lack of room."""
+    def hear(self, begins: Begins) -> Parts:
+        """Hear its next message, which Ray brings whole: see `Worker.hear`.
+
+        Raises:
+            ConfigError: the cluster has no room for it.
+        """
         if self._actor is None:
             raise Gone
         try:
             self._wait_for_place()
-            while True:
-                frame = ray.get(self._replies.popleft())
-                if frame is not None:
-                    return unframed(frame)
+            message = unframed(ray.get(self._replies.popleft()))
         except RayError as error:
             self._error = error
             raise Gone from error
+        begins(message[:1], sum(map(len, message)))
+        return message
 
     def _wait_for_place(self) -> None:
         if self._ready is None:
@@ -146,11 +144,11 @@ class Cluster:
         del number
         return 0 if self._n_gpus else None
 
-    def worker(self, settings: TorchSettings) -> RayWorker:
+    def worker(self, make: Make) -> RayWorker:
         """Prepare a worker: see `Machines.worker`."""
-        return RayWorker(settings, self)
+        return RayWorker(make, self)
 
-    def actor(self, settings: TorchSettings) -> Any:
+    def actor(self, make: Make) -> Any:
         """Start an actor, on the machine with the most room; never again where it dies."""
         self._connect()
         remote = ray.remote(WorkerActor).options(
@@ -159,7 +157,7 @@ class Cluster:
             max_restarts=0,
             scheduling_strategy="SPREAD",
         )
-        return remote.remote(framed(settings), sys.path)
+        return remote.remote(framed(packed(make)), sys.path)
 
     def require_places(self) -> None:
         """Raise ConfigError where the cluster has too few places, also while it is idle."""

@@ -1,0 +1,82 @@
+"""Transport: the one function that carries bytes to sites, and theirs back.
+
+Workers behind pipes, actors of Ray, and sites behind gRPC or NVIDIA FLARE are called by it. What
+the bytes say, and how many may come, a `Call` knows, which carries nothing itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from securefl.federation.site import Reply
+
+Parts = Sequence[bytes | memoryview]
+"""One message in parts, one after the other, which nobody has to join."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Outcome of a site from which no usable reply has come."""
+
+    reason: str
+    diverged: bool = False
+    """True where the site has replied that its clients' values cannot be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Beginning of a site's reply, of which the rest is under way and may have to wait."""
+
+    name: str
+    """Sum that the reply is for; empty for the end of the round."""
+
+
+Outcome = Reply | Lost | Begun
+Heard = Callable[[str, Outcome], None]
+"""Function that takes the outcome of a site."""
+
+
+class Call(Protocol):
+    """One request to a site, and its reply, as bytes."""
+
+    def request(self, connection: object) -> Parts:
+        """Return the request; asked for as it is sent, so that nobody holds it before or after.
+
+        A site that has begun anew has another `connection`, and knows of nothing said before.
+        """
+
+    def begins(self, beginning: Parts, n_bytes: int) -> Begun | None:
+        """Take the beginning of a message of so many bytes, before the rest of it is read.
+
+        Returns `Begun` where that is to be heard.
+
+        Raises:
+            PeerError: nobody expects that message, or it is too long. The rest is not read.
+        """
+
+    def read(self, message: Parts) -> Reply | Lost | None:
+        """Take a whole message; return the reply's outcome once it was the last, None before.
+
+        Nothing of it is held from then on. Raises PeerError where the message is none.
+        """
+
+    @property
+    def unanswered(self) -> Reply | None:
+        """Outcome of a request that no message answers; None where one comes."""
+
+
+class Transport(Protocol):
+    """Carrier of bytes to sites, which are asked at once, and back."""
+
+    def call(
+        self,
+        calls: Mapping[str, Call],
+        heard: Heard,
+        awaited: Callable[[], Sequence[str]] | None = None,
+    ) -> None:
+        """Send each site its request, and return once the outcomes of all were `heard`.
+
+        Each is handed over as it comes, and let go of: `Lost` where the site is not there, ends,
+        is late, or sends what its call refuses. `awaited` returns the sites whose outcomes are
+        not yet used, in the order of their use: others may be left unread meanwhile.
+        """
