@@ -44,10 +44,6 @@ class Sites:
             found.setdefault(self.home[name], []).append(name)
         return found
 
-    def clients_at(self, site: str) -> list[str]:
-        """Return the clients of a site, in order."""
-        return [name for name, home in self.home.items() if home == site]
-
     def train(self, ongoing: ServerRound, open_sum: OpenSum) -> Mapping[str, ClientState]:
         """Have all clients train, and open the round's sums.
 

@@ -8,6 +8,7 @@ import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from by_calls import Between
@@ -28,6 +29,7 @@ from securefl.network.site_transport import SiteTransport
 from securefl.nvflare.calls import ByCalls, CalledHere
 from securefl.simulation import choice
 from securefl.simulation.processes import worker_process
+from securefl.simulation.processes.engine import Workers
 from securefl.simulation.processes.machines import Wanted
 from securefl.simulation.processes.transport import WorkerTransport
 
@@ -273,3 +275,19 @@ def test_a_federation_in_this_process_by_bytes_has_the_bits_of_one_without(monke
     """Requests and replies are bytes; no object is shared."""
     monkeypatch.setattr(choice, "ThisMachine", lambda _wanted: Here())
     require_same_bits(settings)
+
+
+def test_an_engine_that_nobody_holds_any_more_ends_its_workers():
+    """Whoever has it closes it; a script's error may have come first."""
+
+    class Echoing(Here):
+        def worker(self, make):
+            return super().worker(partial(Echo, gone))
+
+    engine = Workers(SimpleNamespace(data={"client-1": None}), {}, None, "float64", Echoing(1))
+    transport = engine._transport
+    called(transport, {"0": Told((b"hello",))})
+    (worker,) = transport._workers.values()
+    assert worker.end_
+    del engine
+    assert worker.end_ is None

@@ -84,10 +84,13 @@ class Workers:
         self.n_workers = machines.n_workers
         self._told: dict[str, tuple[object, tuple[str, ...]]] = {}
         """Connection of each worker that has its clients, and the ids of the keys it was given."""
-        home = {name: str(i % self.n_workers) for i, name in enumerate(trained.data)}
+        self._home = {name: str(i % self.n_workers) for i, name in enumerate(trained.data)}
         self._transport = WorkerTransport(machines, partial(_make, machines))
-        self._sites = Sites(self, self._calls, home)
         weakref.finalize(self, self._transport.close)
+
+    @property
+    def _sites(self) -> Sites:  # made anew, or it would keep the engine
+        return Sites(self, self._calls, self._home)
 
     @property
     def n_threads(self) -> int:
@@ -185,7 +188,7 @@ class Workers:
         return packed(told)
 
     def _setup(self, site: str) -> Setup:
-        run, names = self._trained, self._sites.clients_at(site)
+        run, names = self._trained, [n for n, home in self._home.items() if home == site]
         clients = Clients(
             run.algorithm,
             run.model,
