@@ -29,7 +29,7 @@ from roles import SERVER
 
 from securefl.errors import PeerError
 from securefl.federation.site import Kept
-from securefl.federation.transport import Lost, Outcome, Parts, Transport
+from securefl.federation.transport import Lost, Parts, Transport
 from securefl.network.connect import Address, Destination, Entrance, connected, listening
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import ProcessIdentity, name_of
@@ -61,7 +61,7 @@ def party(folder: Path, name: str, role: Role) -> tuple[ProcessIdentity, Verifie
 
 @dataclass
 class Told:
-    """`Call` of so many bytes, which as many answer."""
+    """`SiteCall` of so many bytes, which as many answer."""
 
     message: bytes
     unanswered: None = None
@@ -71,7 +71,7 @@ class Told:
         return bytes([Frame.ROUND]), self.message
 
     def begins(self, _beginning: Parts, n_bytes: int) -> None:
-        """Refuse another answer: see `Call.begins`."""
+        """Refuse another answer: see `SiteCall.begins`."""
         if n_bytes != 1 + len(self.message):
             raise PeerError("another answer")
 
@@ -83,7 +83,7 @@ class Told:
 def timed(transport: Transport, names: Sequence[str], sizes: Sequence[int]) -> dict[int, float]:
     """Call all sites at once; return the median milliseconds by size."""
 
-    def heard(site: str, outcome: Outcome) -> None:
+    def heard(site: str, outcome: Kept | Lost) -> None:
         if isinstance(outcome, Lost):
             raise PeerError(f"{site}: {outcome.reason}")
 

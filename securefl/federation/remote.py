@@ -14,10 +14,27 @@ from securefl.federation.site import (
     Continue,
     Counted,
     Done,
+    Reply,
     Request,
 )
-from securefl.federation.transport import Begun, Call, Heard, Lost, Outcome, Transport
+from securefl.federation.transport import Lost, SiteCall, Transport
 from securefl.types import ClientState
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Beginning of a site's reply, of which the rest is under way and may have to wait."""
+
+    name: str
+    """Sum that the reply is for; empty for the end of the round."""
+
+
+Said = Reply | Begun
+Outcome = Said | Lost
+Heard = Callable[[str, Outcome], None]
+"""Function that takes the outcome of a site."""
+Calls = Callable[[Mapping[str, Request], ServerRound | None], Mapping[str, SiteCall[Said]]]
+"""Function that puts requests to sites into bytes. In a round it knows how long replies are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +42,7 @@ class Sites:
     """Sites of clients, behind a transport."""
 
     transport: Transport
-    calls: Callable[[Mapping[str, Request], ServerRound | None], Mapping[str, Call]]
-    """Function that puts requests to sites into bytes. In a round it knows how long replies are."""
+    calls: Calls
     home: Mapping[str, str]
     """Site of each client."""
 

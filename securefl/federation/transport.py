@@ -1,17 +1,18 @@
 """Transport: the one function that carries bytes to sites, and theirs back.
 
 Workers behind pipes, actors of Ray, and sites behind gRPC or NVIDIA FLARE are called by it. What
-the bytes say, and how many may come, a `Call` knows, which carries nothing itself.
+the bytes say, and how many may come, a `SiteCall` knows, which carries nothing itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from securefl.federation.site import Reply
+from typing import Protocol, TypeVar
 
 Parts = Sequence[bytes | memoryview]
 """One message in parts, one after the other, which nobody has to join."""
+Meaning = TypeVar("Meaning")
+"""Type of what a call understands."""
+_Meaning_co = TypeVar("_Meaning_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +24,7 @@ class Lost:
     """True where the site has replied that its clients' values cannot be sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """Beginning of a site's reply, of which the rest is under way and may have to wait."""
-
-    name: str
-    """Sum that the reply is for; empty for the end of the round."""
-
-
-Outcome = Reply | Lost | Begun
-Heard = Callable[[str, Outcome], None]
-"""Function that takes the outcome of a site."""
-
-
-class Call(Protocol):
+class SiteCall(Protocol[_Meaning_co]):
     """One request to a site, and its reply, as bytes."""
 
     def request(self, connection: object) -> Parts:
@@ -45,23 +33,23 @@ class Call(Protocol):
         A site that has begun anew has another `connection`, and knows of nothing said before.
         """
 
-    def begins(self, beginning: Parts, n_bytes: int) -> Begun | None:
+    def begins(self, beginning: Parts, n_bytes: int) -> _Meaning_co | None:
         """Take the beginning of a message of so many bytes, before the rest of it is read.
 
-        Returns `Begun` where that is to be heard.
+        Returns what is to be heard of it at once, if anything.
 
         Raises:
             PeerError: nobody expects that message, or it is too long. The rest is not read.
         """
 
-    def read(self, message: Parts) -> Reply | Lost | None:
-        """Take a whole message; return the reply's outcome once it was the last, None before.
+    def read(self, message: Parts) -> _Meaning_co | Lost | None:
+        """Take a whole message; return the outcome once it was the last, None before.
 
         Nothing of it is held from then on. Raises PeerError where the message is none.
         """
 
     @property
-    def unanswered(self) -> Reply | None:
+    def unanswered(self) -> _Meaning_co | None:
         """Outcome of a request that no message answers; None where one comes."""
 
 
@@ -70,8 +58,8 @@ class Transport(Protocol):
 
     def call(
         self,
-        calls: Mapping[str, Call],
-        heard: Heard,
+        calls: Mapping[str, SiteCall[Meaning]],
+        heard: Callable[[str, Meaning | Lost], None],
         awaited: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         """Send each site its request, and return once the outcomes of all were `heard`.

@@ -21,13 +21,13 @@ from securefl.federation.survey import ScoreRequest
 from securefl.federation.total import RELEASED, n_total_bytes, read_total
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
+from securefl.network.loop_work import STOPPED
 from securefl.network.refusals import SentHome, part
 from securefl.network.saying import Warned
 
 ANSWER_S = 120.0
 MAX_CARDS_TAKEN = 2**20
 AUTHORITY = "the authority"
-STOPPED = "the server was stopped"
 
 
 class Line:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from securefl.errors import PeerError
-from securefl.network.authority_line import STOPPED
 
+STOPPED = "the server was stopped"
 Result = TypeVar("Result")
 
 

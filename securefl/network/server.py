@@ -45,7 +45,6 @@ from securefl.federation.survey import ScoreRequest
 from securefl.metrics.by_name import shown_compared, title, worst_said
 from securefl.network import bodies
 from securefl.network.authority_line import (
-    STOPPED,
     Given,
     KeyLine,
     Line,
@@ -57,6 +56,7 @@ from securefl.network.connect import Entrance, listening
 from securefl.network.fetched_openings import FetchedOpenings
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import ProcessIdentity, name_of
+from securefl.network.loop_work import STOPPED
 from securefl.network.members import Members
 from securefl.network.monitor import EVALUATE, OPEN, ServerMonitor
 from securefl.network.officers import OfficerLines, RemoteOfficers, gathered

@@ -10,6 +10,7 @@ from securefl.exchange.blind import BlindTotal
 from securefl.federation.lineage import Shown
 from securefl.federation.message import claimed_name
 from securefl.federation.query import Query
+from securefl.federation.remote import Begun, Said
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server
 from securefl.federation.site import (
@@ -25,7 +26,7 @@ from securefl.federation.site import (
     Request,
 )
 from securefl.federation.total import total_bytes
-from securefl.federation.transport import Begun, Call, Lost, Parts
+from securefl.federation.transport import Lost, Parts, SiteCall
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, require_allowed
 from securefl.types import MessageSpec, State
@@ -43,14 +44,16 @@ class SiteCalls:
     _shown: dict[str, tuple[object, int]] = field(default_factory=dict)
     """Round up to which each client knows the models of rounds, and the connection."""
 
-    def of(self, requests: Mapping[str, Request], ongoing: ServerRound | None) -> dict[str, Call]:
+    def of(
+        self, requests: Mapping[str, Request], ongoing: ServerRound | None
+    ) -> dict[str, SiteCall[Said]]:
         """Return the call of each request; `ongoing` is the round where clients train."""
         tensors = _Tensors()
         return {name: self._call(name, of, ongoing, tensors) for name, of in requests.items()}
 
     def _call(
         self, name: str, request: Request, ongoing: ServerRound | None, tensors: "_Tensors"
-    ) -> Call:
+    ) -> SiteCall[Said]:
         match request:
             case Counted():
                 return _Notice()
@@ -155,10 +158,10 @@ class _Messages(Protocol):
         """Most bytes of the next one."""
 
     def begins(self, start: bytes, to_come_bytes: int) -> Begun | None:
-        """Take the start of the next one: see `Call.begins`."""
+        """Take the start of the next one: see `SiteCall.begins`."""
 
     def read(self, message: bytes) -> Reply | None:
-        """Take it, empty where the site has nothing to send: see `Call.read`."""
+        """Take it, empty where the site has nothing to send: see `SiteCall.read`."""
 
 
 @dataclass(slots=True)

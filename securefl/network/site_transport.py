@@ -8,8 +8,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from securefl.errors import PeerError
-from securefl.federation.site import Reply
-from securefl.federation.transport import Call, Heard, Lost, Outcome
+from securefl.federation.transport import Lost, Meaning, SiteCall
 from securefl.network.frames import Frame, Link
 from securefl.network.limits import Place, Room
 from securefl.network.loop_work import LoopWork
@@ -33,12 +32,12 @@ class SiteTransport:
 
     def call(
         self,
-        calls: Mapping[str, Call],
-        heard: Heard,
+        calls: Mapping[str, SiteCall[Meaning]],
+        heard: Callable[[str, Meaning | Lost], None],
         awaited: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         """Call the sites, see `Transport.call`; raises PeerError where the server is stopped."""
-        outcomes = SimpleQueue[tuple[str, Outcome] | None]()
+        outcomes = SimpleQueue[tuple[str, Meaning | Lost] | None]()
 
         def hear_next() -> bool:  # the outcome is let go of before the next is waited for
             if (outcome := outcomes.get()) is not None:
@@ -58,10 +57,12 @@ class SiteTransport:
     # In the event loop.
 
     async def _called(
-        self, calls: Mapping[str, Call], outcomes: SimpleQueue[tuple[str, Outcome] | None]
+        self,
+        calls: Mapping[str, SiteCall[Meaning]],
+        outcomes: SimpleQueue[tuple[str, Meaning | Lost] | None],
     ) -> None:
-        async def one(name: str, call: Call) -> None:
-            def said(outcome: Outcome) -> None:
+        async def one(name: str, call: SiteCall[Meaning]) -> None:
+            def said(outcome: Meaning | Lost) -> None:
                 outcomes.put((name, outcome))
 
             if isinstance(outcome := await self._outcome(name, call, said), Lost):
@@ -71,30 +72,30 @@ class SiteTransport:
         await asyncio.gather(*(one(*item) for item in calls.items()))
 
     async def _outcome(
-        self, name: str, call: Call, said: Callable[[Outcome], None]
-    ) -> Reply | Lost:
+        self, name: str, call: SiteCall[Meaning], said: Callable[[Meaning], None]
+    ) -> Meaning | Lost:
         link = self.members.links.get(name)
         if link is None:
             return Lost(f"{name}: is not connected")
-        outcome: Reply | Lost | None = await self._sent(name, link, call) or call.unanswered
+        outcome: Meaning | Lost | None = await self._sent(name, link, call) or call.unanswered
         while outcome is None:
             outcome = await self._read(name, link, call, said)
         return outcome
 
-    async def _sent(self, name: str, link: Link, call: Call) -> Lost | None:
+    async def _sent(self, name: str, link: Link, call: SiteCall[Meaning]) -> Lost | None:
         kind, *parts = call.request(link)
         return (await self.members.send({name: link}, Frame(kind[0]), *parts)).get(name)
 
     async def _read(
-        self, name: str, link: Link, call: Call, said: Callable[[Outcome], None]
-    ) -> Reply | Lost | None:
+        self, name: str, link: Link, call: SiteCall[Meaning], said: Callable[[Meaning], None]
+    ) -> Meaning | Lost | None:
         """Read a message; return the outcome once it was the last."""
         try:
             async with asyncio.timeout(self.members.timeout_s) as limit:
                 begun = await link.begun()
                 kind = bytes([begun.kind])
-                if beginning := call.begins((kind, begun.start), 1 + begun.length):
-                    said(beginning)
+                if (at_once := call.begins((kind, begun.start), 1 + begun.length)) is not None:
+                    said(at_once)
                 place = Place(self.room, name, link) if begun.kind == Frame.MESSAGE else None
                 body = await link.rest(begun, partial(place.keep, limit) if place else None)
             return call.read((kind, body))

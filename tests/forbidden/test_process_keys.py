@@ -786,8 +786,8 @@ def kept_of_ciphertexts(monkeypatch):
     """Lengths of the ciphertexts that the authority keeps from now on."""
     kept, receive = [], Link.receive
 
-    async def noted(self, allowed, keep=None):
-        received = await receive(self, allowed, keep)
+    async def noted(self, allowed):
+        received = await receive(self, allowed)
         if received.frame is Frame.CIPHERTEXT:
             kept.append(len(received.body))
         return received

@@ -18,7 +18,7 @@ from processes import ANY_PORT, SERVER, Site
 
 from securefl.errors import PeerError
 from securefl.federation.site import Kept
-from securefl.federation.transport import Begun, Lost
+from securefl.federation.transport import Lost
 from securefl.network.connect import Address, connected, listening
 from securefl.network.frames import Frame
 from securefl.network.identity import name_of
@@ -72,7 +72,7 @@ class Told:
         self.begun.append((bytes(beginning[0]), n_bytes))
         if n_bytes > self.most_bytes:
             raise PeerError(f"{n_bytes} bytes are too many")
-        return Begun("so many")
+        return "so many"
 
     def read(self, message):
         kind, *parts = message
@@ -228,7 +228,7 @@ def test_the_same_bytes_go_and_come_back(transport, parts):
         sent = name.encode() + b"".join(parts)
         assert call.answer == sent
         assert [(kind[:1], n) for kind, n in call.begun] == [(SAYS, 1 + len(sent))]
-        assert heard[name] == [Begun("so many"), Kept()]
+        assert heard[name] == ["so many", Kept()]
 
 
 def test_what_nobody_answers_is_not_waited_for(transport):

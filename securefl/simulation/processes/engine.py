@@ -24,7 +24,7 @@ from securefl.federation.query import Profiling, Query
 from securefl.federation.remote import Sites
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.site import Ask, Reply, Request
-from securefl.federation.transport import Call, Heard, Lost, Outcome, Parts
+from securefl.federation.transport import Lost, Meaning, Parts, SiteCall
 from securefl.simulation.client_state import ClientStates
 from securefl.simulation.clients import Clients
 from securefl.simulation.processes.ipc import packed, unpacked
@@ -149,13 +149,13 @@ class Workers:
 
     def call(
         self,
-        calls: Mapping[str, Call],
-        heard: Heard,
+        calls: Mapping[str, SiteCall[Meaning]],
+        heard: Callable[[str, Meaning | Lost], None],
         awaited: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         """Call the workers, see `Transport.call`; raises WorkerLost, and any error of a worker."""
 
-        def unless_lost(site: str, outcome: Outcome) -> None:
+        def unless_lost(site: str, outcome: Meaning | Lost) -> None:
             if isinstance(outcome, Lost):
                 raise self._lost(site)
             heard(site, outcome)
@@ -227,16 +227,16 @@ class Workers:
 
 @dataclass(slots=True)
 class _Call:
-    """`Call` of a worker; its bytes are pickles of this run's own."""
+    """`SiteCall` of a worker; its bytes are pickles of this run's own."""
 
     request: Callable[[object], Parts]
     unanswered: None = None
 
     def begins(self, beginning: Parts, n_bytes: int) -> None:
-        """Expect any message, as long as it is: see `Call.begins`."""
+        """Expect any message, as long as it is: see `SiteCall.begins`."""
 
     def read(self, message: Parts) -> Reply:
-        """Read the reply, see `Call.read`; raises any error of the worker's."""
+        """Read the reply, see `SiteCall.read`; raises any error of the worker's."""
         heard: Reply | Failed = unpacked(message)
         if isinstance(heard, Failed):
             raise heard.error

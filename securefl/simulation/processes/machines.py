@@ -10,14 +10,14 @@ from securefl.federation.transport import Parts
 from securefl.simulation.processes.ipc import Begins
 
 
-class Handler(Protocol):
+class MessageHandler(Protocol):
     """A worker's end of its connection: from bytes to bytes."""
 
     def handle(self, message: Parts) -> Parts:
         """Return the reply to a message."""
 
 
-Make = Callable[[], Handler]
+Make = Callable[[], MessageHandler]
 """Function that makes a worker's end, in its process."""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,9 +17,11 @@ from securefl.exchange.profile_match import PlainMatch, ProfileSealer
 from securefl.exchange.sums import Sealer
 from securefl.federation.client import Client
 from securefl.federation.query import Profiling
-from securefl.federation.site import Request
 from securefl.simulation.clients import Clients
 from securefl.types import ClientState, Floats, Kind
+
+if TYPE_CHECKING:
+    from securefl.federation.site import Request
 
 _Plain = TypeVar("_Plain", PlainChannel, PlainMatch)
 
@@ -153,7 +155,7 @@ def _plain(sealer: object, plain: type[_Plain]) -> _Plain | None:
 class Told:
     """A request to a worker, and what it has to know first."""
 
-    request: Request
+    request: "Request"
     setup: Setup | None = None
     """Its clients; None where it has them."""
     keys: SealingKeys | None = None

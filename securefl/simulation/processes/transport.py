@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from securefl.errors import PeerError
-from securefl.federation.site import Reply
-from securefl.federation.transport import Call, Heard, Lost, Outcome, Parts
+from securefl.federation.transport import Lost, Meaning, Parts, SiteCall
 from securefl.simulation.processes.ipc import Gone
 from securefl.simulation.processes.machines import Death, Machines, Make, Worker
 
@@ -23,8 +22,8 @@ class WorkerTransport:
 
     def call(
         self,
-        calls: Mapping[str, Call],
-        heard: Heard,
+        calls: Mapping[str, SiteCall[Meaning]],
+        heard: Callable[[str, Meaning | Lost], None],
         awaited: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         """Call the workers, see `Transport.call`; they are heard in order."""
@@ -34,7 +33,7 @@ class WorkerTransport:
         for site, call in calls.items():
             self._workers[site].tell(call.request(self._connections[site]))
         for site, call in calls.items():
-            heard(site, self._outcome(site, call, heard))
+            heard(site, self._outcome(site, call, partial(heard, site)))
 
     def death(self, site: str) -> Death:
         """Describe how a worker has ended that is lost."""
@@ -59,9 +58,11 @@ class WorkerTransport:
             self._workers[site].start()
             self._connections[site] = object()
 
-    def _outcome(self, site: str, call: Call, heard: Heard) -> Reply | Lost:
+    def _outcome(
+        self, site: str, call: SiteCall[Meaning], said: Callable[[Meaning], None]
+    ) -> Meaning | Lost:
         try:
-            return _read(self._workers[site], call, partial(heard, site))
+            return _read(self._workers[site], call, said)
         except Gone:
             why = f"{site}: has ended"
         except PeerError as error:
@@ -70,12 +71,14 @@ class WorkerTransport:
         return Lost(why)
 
 
-def _read(worker: Worker, call: Call, said: Callable[[Outcome], None]) -> Reply | Lost:
+def _read(
+    worker: Worker, call: SiteCall[Meaning], said: Callable[[Meaning], None]
+) -> Meaning | Lost:
     def begins(beginning: Parts, n_bytes: int) -> None:
-        if begun := call.begins(beginning, n_bytes):
-            said(begun)
+        if (at_once := call.begins(beginning, n_bytes)) is not None:
+            said(at_once)
 
-    if call.unanswered:
+    if call.unanswered is not None:
         worker.hear(lambda *_: None)  # a worker answers whatever it is told
         return call.unanswered
     while (outcome := call.read(worker.hear(begins))) is None:

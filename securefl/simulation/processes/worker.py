@@ -21,7 +21,7 @@ from securefl.federation.transport import Parts
 from securefl.simulation.client_state import ClientStates, RamStore
 from securefl.simulation.malloc import keep_freed_memory
 from securefl.simulation.processes.ipc import Gone, packed, receive, send, unpacked
-from securefl.simulation.processes.machines import Handler, Make
+from securefl.simulation.processes.machines import Make, MessageHandler
 from securefl.simulation.processes.messages import (
     Failed,
     SealingKeys,
@@ -45,7 +45,7 @@ def work(pipe: Connection, make: Make) -> None:
             send(pipe, replied(end, receive(pipe)))
 
 
-def replied(end: Handler, message: Parts) -> Parts:
+def replied(end: MessageHandler, message: Parts) -> Parts:
     """Return a worker's reply to a message, or its failure."""
     try:
         return end.handle(message)

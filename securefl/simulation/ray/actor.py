@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.simulation.processes.ipc import framed, unframed, unpacked
-from securefl.simulation.processes.machines import Handler
+from securefl.simulation.processes.machines import MessageHandler
 from securefl.simulation.processes.worker import replied
 
 _GLANCE_S = 0.5
@@ -23,7 +23,7 @@ class WorkerActor:
         """Make the worker's end by what is in a frame; modules are looked for in `path`, too."""
         threading.Thread(target=_end_with_node, args=(os.getppid(),), daemon=True).start()
         sys.path += [folder for folder in path if folder not in sys.path]
-        self._end: Handler = unpacked(unframed(make))()
+        self._end: MessageHandler = unpacked(unframed(make))()
 
     def ready(self) -> None:
         """Return once the actor has a place and has begun."""
