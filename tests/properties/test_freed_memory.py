@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from multiprocessing import Pipe
 from types import SimpleNamespace
 
@@ -43,7 +44,7 @@ def in_a_command():
 def in_a_worker():
     ours, theirs = Pipe()
     ours.close()
-    worker.work(theirs, None)
+    worker.work(theirs, partial(worker.WorkerEnd, None))
 
 
 @pytest.mark.parametrize(("use", "told"), [(in_a_notebook, 0), (in_a_command, 2), (in_a_worker, 2)])
