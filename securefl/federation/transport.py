@@ -1,4 +1,4 @@
-"""Transport: the one function that carries bytes to sites, and theirs back.
+"""Transport: the one function that carries requests to sites, and their replies, as bytes.
 
 Workers behind pipes, actors of Ray, and sites behind gRPC or NVIDIA FLARE are called by it. What
 the bytes say, and how many may come, a `SiteCall` knows, which carries nothing itself.
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 Parts = Sequence[bytes | memoryview]
-"""One message in parts, one after the other, which nobody has to join."""
+"""One message: a head, which says its kind in few bytes, and the rest, in parts that nobody has to
+join. Some carriers do."""
 Meaning = TypeVar("Meaning")
 """Type of what a call understands."""
 _Meaning_co = TypeVar("_Meaning_co", covariant=True)
@@ -36,7 +37,8 @@ class SiteCall(Protocol[_Meaning_co]):
     def begins(self, beginning: Parts, n_bytes: int) -> _Meaning_co | None:
         """Take the beginning of a message of so many bytes, before the rest of it is read.
 
-        Returns what is to be heard of it at once, if anything.
+        Returns what is to be heard of it at once, if anything. Ray brings messages whole, and pipes
+        their first part: so long may one of a run's own processes be that is refused.
 
         Raises:
             PeerError: nobody expects that message, or it is too long. The rest is not read.
@@ -50,7 +52,7 @@ class SiteCall(Protocol[_Meaning_co]):
 
     @property
     def unanswered(self) -> _Meaning_co | None:
-        """Outcome of a request that no message answers; None where one comes."""
+        """Outcome of a request whose reply, if any comes, says nothing; None where it does."""
 
 
 class Transport(Protocol):

@@ -157,7 +157,7 @@ class _Messages(Protocol):
     def most_bytes(self) -> int:
         """Most bytes of the next one."""
 
-    def begins(self, start: bytes, to_come_bytes: int) -> Begun | None:
+    def begins(self, start: bytes) -> Begun | None:
         """Take the start of the next one: see `SiteCall.begins`."""
 
     def read(self, message: bytes) -> Reply | None:
@@ -186,7 +186,7 @@ class _Answered:
         frame = require_allowed(self.name, kind[0], n_bytes - len(kind), allowed)
         if frame is not Frame.MESSAGE:
             return None
-        return self.messages.begins(start, n_bytes - len(kind) - len(start))
+        return self.messages.begins(start)
 
     def read(self, message: Parts) -> Reply | Lost | None:
         kind, body = map(bytes, message)
@@ -203,7 +203,7 @@ class _Answer:
     name: str
     most_bytes: int
 
-    def begins(self, _start: bytes, _to_come_bytes: int) -> None:
+    def begins(self, _start: bytes) -> None:
         pass
 
     def read(self, message: bytes) -> Reply:
@@ -232,14 +232,14 @@ class _Contributions:
     def _update(self) -> Sequence[MessageSpec]:
         return self.ongoing.context.plan.update
 
-    def begins(self, start: bytes, to_come_bytes: int) -> Begun | None:
+    def begins(self, start: bytes) -> Begun | None:
         if self.sent:
             return None
         claimed = claimed_name(start)
         if claimed not in {spec.name for spec in self.possible}:
             raise self._other()
         self.asked = "" if self._update and claimed == self._update[0].name else claimed
-        return Begun(self.asked) if to_come_bytes else None
+        return Begun(self.asked)  # also where all has come: it may have to wait for room
 
     def read(self, message: bytes) -> Reply | None:
         if self.asked:

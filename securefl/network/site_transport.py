@@ -47,7 +47,8 @@ class SiteTransport:
         if awaited:
             self.work.loop.call_soon_threadsafe(self.room.begin, awaited())
         with self.phase(TRAIN):
-            called = self.work.submitted(self._called(calls, outcomes))
+            called = self.work.submitted(self._called(dict(calls), outcomes))
+            del calls  # each call is let go of with its outcome
             called.add_done_callback(lambda _: outcomes.put(None))
             while hear_next():
                 if awaited and self.room.keep_for(awaited()):
@@ -58,18 +59,18 @@ class SiteTransport:
 
     async def _called(
         self,
-        calls: Mapping[str, SiteCall[Meaning]],
+        calls: dict[str, SiteCall[Meaning]],
         outcomes: SimpleQueue[tuple[str, Meaning | Lost] | None],
     ) -> None:
-        async def one(name: str, call: SiteCall[Meaning]) -> None:
+        async def one(name: str) -> None:
             def said(outcome: Meaning | Lost) -> None:
                 outcomes.put((name, outcome))
 
-            if isinstance(outcome := await self._outcome(name, call, said), Lost):
+            if isinstance(outcome := await self._outcome(name, calls.pop(name), said), Lost):
                 self.room.let_go(name)
             said(outcome)
 
-        await asyncio.gather(*(one(*item) for item in calls.items()))
+        await asyncio.gather(*map(one, tuple(calls)))
 
     async def _outcome(
         self, name: str, call: SiteCall[Meaning], said: Callable[[Meaning], None]

@@ -200,7 +200,3 @@ def cannot_go_on(without: str) -> PeerError:
 
 def _away(round_number: int, name: str) -> Incident:
     return Incident(round_number, "round", name, f"{name}: is not connected as the round begins")
-
-
-def _other_message(name: str) -> PeerError:
-    return PeerError(f"{name}: sent another message")

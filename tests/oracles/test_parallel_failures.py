@@ -104,6 +104,22 @@ def test_what_is_raised_in_a_worker_is_raised():
     assert not [p for p in multiprocessing.active_children() if p.pid not in before]
 
 
+def no_label_server(output, y):
+    """A loss that asks elsewhere, and is refused in workers."""
+    if multiprocessing.parent_process():
+        raise PeerError("my label server is gone")
+    return functional.cross_entropy(output, y)
+
+
+@pytest.mark.usefixtures("no_hang")
+def test_an_error_of_a_connection_that_a_user_has_is_not_the_workers(caplog):
+    """It is raised at once, and nobody is said to have died."""
+    job = task(sizes=SIZES[:2], loss=no_label_server, metric="accuracy")
+    with pytest.raises(PeerError, match=r"^my label server is gone$"):
+        trained([], "parallel", job, n_workers=1)
+    assert not caplog.messages
+
+
 @pytest.mark.usefixtures("no_hang")
 def test_what_is_raised_while_others_wait_is_no_death(caplog):
     """A worker has ended while the other waits in a sum: what it said last is heard."""

@@ -185,6 +185,15 @@ def test_what_is_held_does_not_grow_with_the_sites(sums):
     assert without.room.most_bytes > 11 * 8 * N_VALUES
 
 
+@pytest.mark.parametrize("sums", [(), (SUM,)], ids=["an update", "a sum in mid-round"])
+def test_nobody_waits_for_what_is_whole_and_has_no_room(monkeypatch, sums):
+    """Messages of one chunk: which sum they are for is said before they wait."""
+    monkeypatch.setitem(globals(), "CHUNK_BYTES", 10**6)
+    found = Round(NAMES, BUDGET_BYTES, sums)
+    assert found.counted == NAMES
+    assert found.room.most_bytes <= BUDGET_BYTES + MESSAGE_BYTES
+
+
 def test_a_message_alone_may_be_larger_than_the_room():
     found = Round(NAMES[:4], 3 * CHUNK_BYTES)
     assert found.counted == NAMES[:4]

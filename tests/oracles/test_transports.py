@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -231,22 +232,46 @@ def test_the_same_bytes_go_and_come_back(transport, parts):
         assert heard[name] == ["so many", Kept()]
 
 
-def test_what_nobody_answers_is_not_waited_for(transport):
-    """And no later call has its answer."""
+def test_a_request_whose_reply_says_nothing_has_its_outcome(transport):
+    """And no later call has its reply."""
     assert called(transport, {"alice": Told((b"so",), unanswered=Kept())})["alice"] == [Kept()]
     after = Told((b"hello",))
     called(transport, {"alice": after})
     assert after.answer == b"hello"
 
 
-def test_a_reply_that_is_too_long_is_refused_before_it_is_read(transport):
-    """By its beginning; the other site is heard."""
+def test_a_reply_that_is_too_long_is_refused_by_its_beginning(transport):
+    """Of a connection a chunk is read and no more; the other site is heard."""
     calls = {"carol": Told((LONG,), most_bytes=MIB), "bob": Told((b"well",))}
+    by_connection = isinstance(transport, SiteTransport)
+    link = transport.members.links["carol"] if by_connection else None
+    before = link.traffic.received_bytes if link else 0
     heard = called(transport, calls)
     assert heard["carol"] == [Lost(f"{5 * MIB + 1} bytes are too many")]
     assert calls["carol"].answer is None
     assert heard["bob"][-1] == Kept()
     assert calls["bob"].answer == b"well"
+    if link:
+        assert link.traffic.received_bytes - before <= MIB
+        assert "carol" not in transport.members.links
+
+
+def test_a_call_is_let_go_of_with_its_outcome(made):
+    """With all that it holds of a site that has said half of what was due, and is lost."""
+    made_, alive = {}, {}
+
+    def call(name, message):
+        told = Told((message,))
+        made_[name] = weakref.ref(told)
+        return told
+
+    def heard(name, outcome):
+        if not isinstance(outcome, str):
+            alive[name] = made_[name]() is not None
+
+    with by_grpc(made) as transport:
+        transport.call({name: call(name, m) for name, m in (("alice", DIE), ("bob", b"so"))}, heard)
+    assert alive == {"alice": False, "bob": False}
 
 
 def test_a_site_that_ends_is_lost_and_the_other_is_heard(transport):

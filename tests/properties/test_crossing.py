@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from securefl.errors import PeerError
 from securefl.simulation.processes.ipc import (
     ALIGNED,
     Gone,
@@ -106,6 +107,32 @@ def test_a_pipe_gives_what_was_sent():
         assert torch.equal(one, other), name
         assert one.stride() == other.stride(), name
     assert all(p.data_ptr() % ALIGNED == 0 for p in got["model"].parameters())
+
+
+def test_what_is_refused_by_its_beginning_is_left_in_the_pipe():
+    """Its first part and the length of all are enough to tell."""
+    here, there = multiprocessing.Pipe()
+
+    def refuse(beginning, n_bytes):
+        raise PeerError(f"{bytes(beginning[0])!r} and {n_bytes} bytes in all")
+
+    with here, there:
+        send(here, [b"head", b"rest"])
+        with pytest.raises(PeerError, match="b'head' and 8 bytes in all"):
+            receive(there, refuse)
+        assert there.recv_bytes() == b"rest"
+
+
+@pytest.mark.parametrize("way", ["pipe", "frame"])
+def test_a_part_that_is_held_holds_no_other(way):
+    """A worker keeps its clients' data, and not the model that came with them."""
+    here, there = multiprocessing.Pipe()
+    message = [b"head", bytes(1000), bytes(30)]
+    with here, there:
+        send(here, message)
+        got = receive(there) if way == "pipe" else unframed(framed(message))
+    assert [bytes(part) for part in got] == message
+    assert [part.obj.nbytes for part in got] == [4, 1000, 30]
 
 
 def test_functions_and_classes_that_no_module_has_cross_too():

@@ -36,7 +36,6 @@ from securefl.simulation.processes.messages import (
     Setup,
     Told,
     TorchSettings,
-    key_ids,
 )
 from securefl.simulation.processes.transport import WorkerTransport
 from securefl.simulation.processes.worker import WorkerEnd
@@ -82,8 +81,8 @@ class Workers:
         """Round, and number of workers that have died in it."""
         self._machines = machines
         self.n_workers = machines.n_workers
-        self._told: dict[str, tuple[object, tuple[str, ...]]] = {}
-        """Connection of each worker that has its clients, and the ids of the keys it was given."""
+        self._told: dict[str, object] = {}
+        """Connection of each worker that has its clients."""
         self._home = {name: str(i % self.n_workers) for i, name in enumerate(trained.data)}
         self._transport = WorkerTransport(machines, partial(_make, machines))
         weakref.finalize(self, self._transport.close)
@@ -164,6 +163,9 @@ class Workers:
             self._transport.call(calls, unless_lost, awaited)
         except WorkerLost:
             raise
+        except _FailedThere as failed:
+            self.close()
+            raise failed.error from None
         except BaseException:
             self.close()  # the workers are in the middle of a round that nobody wants
             raise
@@ -177,15 +179,9 @@ class Workers:
 
     def _request(self, site: str, request: Request, connection: object) -> Parts:
         """Put a request into bytes, with what its worker has to know first."""
-        (known, keys), some = self._told.get(site, (None, ())), next(iter(self._clients.values()))
-        new, ids = known is not connection, key_ids(some)
-        told = Told(
-            request,
-            setup=self._setup(site) if new else None,
-            keys=SealingKeys.of(some) if new or keys != ids else None,
-        )
-        self._told[site] = connection, ids
-        return packed(told)
+        new = self._told.get(site) is not connection
+        self._told[site] = connection
+        return packed(Told(request, self._setup(site) if new else None))
 
     def _setup(self, site: str) -> Setup:
         run, names = self._trained, [n for n, home in self._home.items() if home == site]
@@ -198,7 +194,8 @@ class Workers:
         )
         members = tuple(Member.of(self._clients[name]) for name in names)
         client_states = {name: self._client_states[name] for name in names}
-        return Setup(clients, members, client_states, self._profiling, self._precision)
+        keys = SealingKeys.of(next(iter(self._clients.values())))
+        return Setup(clients, members, keys, client_states, self._profiling, self._precision)
 
     def _lost(self, site: str) -> WorkerLost:
         """End all workers, since the others are in the middle of a round that begins again.
@@ -225,6 +222,14 @@ class Workers:
         return WorkerLost(words)
 
 
+class _FailedThere(Exception):
+    """Error of a worker: of any class, and never to be taken for one of what carries it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 @dataclass(slots=True)
 class _Call:
     """`SiteCall` of a worker; its bytes are pickles of this run's own."""
@@ -236,10 +241,10 @@ class _Call:
         """Expect any message, as long as it is: see `SiteCall.begins`."""
 
     def read(self, message: Parts) -> Reply:
-        """Read the reply, see `SiteCall.read`; raises any error of the worker's."""
+        """Read the reply, see `SiteCall.read`; raises _FailedThere where it is a failure."""
         heard: Reply | Failed = unpacked(message)
         if isinstance(heard, Failed):
-            raise heard.error
+            raise _FailedThere(heard.error)
         return heard
 
 

@@ -94,8 +94,8 @@ def _starts(lengths: Sequence[int]) -> list[int]:
     return starts
 
 
-def _space(lengths: Sequence[int]) -> memoryview:
-    return _bytes_of(torch.empty(_starts(lengths)[-1], dtype=torch.uint8))
+def _space(n_bytes: int) -> memoryview:
+    return _bytes_of(torch.empty(n_bytes, dtype=torch.uint8))
 
 
 def _parts(lengths: Sequence[int], space: memoryview) -> list[memoryview]:
@@ -129,7 +129,7 @@ def receive(pipe: Connection, begins: Begins | None = None) -> list[memoryview]:
         head = memoryview(first)[_LENGTH_BYTES * (1 + len(lengths)) :]
         if begins:
             begins((head,), sum(lengths))
-        parts = _parts(lengths, _space(lengths))
+        parts = [_space(n) for n in lengths]  # of which each goes when nobody holds it any more
         parts[0][:] = head
         for part in parts[1:]:
             if len(part):
@@ -153,9 +153,11 @@ def framed(message: Parts) -> NDArray[np.uint8]:
 def unframed(frame: NDArray[np.uint8]) -> list[memoryview]:
     """Return the parts of a framed message: copies, which can be written to."""
     lengths = _lengths_in(frame.data)
-    space = _space(lengths)
-    space[:] = frame.data[_LENGTH_BYTES * (1 + len(lengths)) :]
-    return _parts(lengths, space)
+    found = []
+    for part in _parts(lengths, frame.data[_LENGTH_BYTES * (1 + len(lengths)) :]):
+        found.append(_space(len(part)))
+        found[-1][:] = part
+    return found
 
 
 def _lengths(parts: Parts) -> bytes:

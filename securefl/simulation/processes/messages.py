@@ -72,18 +72,6 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """A worker's clients, before its first round."""
-
-    clients: Clients
-    members: tuple[Member, ...]
-    client_states: Mapping[str, ClientState]
-    """States of the clients so far."""
-    profiling: Profiling | None
-    precision: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class _CardKeys:
     """Card keys in their file form, with the officers' quorum."""
 
@@ -102,7 +90,7 @@ class _CardKeys:
 
 @dataclass(frozen=True, slots=True)
 class SealingKeys:
-    """Card keys that clients seal under from now on, in their file form."""
+    """Card keys that clients seal under, in their file form."""
 
     cards: _CardKeys | None
     """Keys that clients make cards for; None where nothing is sealed."""
@@ -132,13 +120,6 @@ class SealingKeys:
             client.sealers, client.profile_sealer, client.card_keys = sums, profiles, keys
 
 
-def key_ids(client: Client) -> tuple[str, ...]:
-    """Return the ids of the keys that clients seal with."""
-    sealers = {sealer.key_id for sealer in client.sealers.values()}
-    profile = client.profile_sealer
-    return (*sorted(sealers), profile.key_id if profile else "")
-
-
 def _plain(sealer: object, plain: type[_Plain]) -> _Plain | None:
     """Return a sealer in the clear; None in place of one under card keys, which travel alone."""
     if sealer is None or isinstance(sealer, UnderCards):
@@ -152,14 +133,25 @@ def _plain(sealer: object, plain: type[_Plain]) -> _Plain | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Setup:
+    """A worker's clients, before its first round."""
+
+    clients: Clients
+    members: tuple[Member, ...]
+    keys: SealingKeys
+    client_states: Mapping[str, ClientState]
+    """States of the clients so far."""
+    profiling: Profiling | None
+    precision: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """A request to a worker, and what it has to know first."""
 
     request: "Request"
-    setup: Setup | None = None
+    setup: Setup | None
     """Its clients; None where it has them."""
-    keys: SealingKeys | None = None
-    """Keys to seal under from now on; None where it has these."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from securefl.simulation.processes.ipc import Gone, packed, receive, send, unpac
 from securefl.simulation.processes.machines import Make, MessageHandler
 from securefl.simulation.processes.messages import (
     Failed,
-    SealingKeys,
     Setup,
     Told,
     TorchSettings,
@@ -109,8 +108,6 @@ class WorkerEnd:
             self._worker = _Worker(told.setup)
         if self._worker is None:
             raise RuntimeError("a request to a worker without clients")
-        if told.keys:
-            self._worker.take(told.keys)
         return packed(self._worker.site.handle(told.request))
 
 
@@ -121,20 +118,17 @@ class _Worker:
         clients = setup.clients
         if clients.device.type == "cuda":
             clients.model.to("cuda")  # this worker's
-        self._roles = {member.name: member.client() for member in setup.members}
+        roles = {member.name: member.client() for member in setup.members}
+        setup.keys.give(roles.values())
         client_states = ClientStates(clients.data)
         for name, client_state in setup.client_states.items():
             client_states[name] = client_state
         training, model = clients.training, clients.model
         self.site = Site(
-            self._roles,
+            roles,
             Sequential(clients),
-            Respondent(self._roles, clients.data, model, training.loss, setup.profiling),
+            Respondent(roles, clients.data, model, training.loss, setup.profiling),
             lambda state: clients.algorithm.plan(state, model),
             setup.precision,
             RamStore(client_states),
         )
-
-    def take(self, keys: SealingKeys) -> None:
-        """Take these keys to seal with from now on."""
-        keys.give(self._roles.values())
