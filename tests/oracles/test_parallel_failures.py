@@ -115,7 +115,7 @@ def no_label_server(output, y):
 def test_an_error_of_a_connection_that_a_user_has_is_not_the_workers(caplog):
     """It is raised at once, and nobody is said to have died."""
     job = task(sizes=SIZES[:2], loss=no_label_server, metric="accuracy")
-    with pytest.raises(PeerError, match=r"^my label server is gone$"):
+    with pytest.raises(PeerError, match=r"^my label server is gone\n"):
         trained([], "parallel", job, n_workers=1)
     assert not caplog.messages
 
