@@ -22,7 +22,7 @@ ALIGNED = 64
 """Alignment in bytes, as torch aligns its own tensors; the last bit of a sum may depend on it."""
 _LENGTH_BYTES = 8
 Begins = Callable[[Parts, int], object]
-"""Function that takes the beginning of a message: see `Call.begins`."""
+"""Function that takes the beginning of a message: see `SiteCall.begins`."""
 
 
 class Gone(BaseException):
