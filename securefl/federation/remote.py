@@ -23,7 +23,7 @@ from securefl.types import ClientState
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Beginning of a site's reply, of which the rest is under way and may have to wait."""
+    """Beginning of a site's reply, which may have to wait for the rest or for room."""
 
     name: str
     """Sum that the reply is for; empty for the end of the round."""

@@ -19,10 +19,11 @@ from securefl.algorithms.algorithm import (
     targets_of,
 )
 from securefl.simulation.graphed import GraphedPasses
-from securefl.simulation.processes.ipc import ALIGNED
 from securefl.simulation.stacked.model import parts
 from securefl.types import State
 
+ALIGNED = 64
+"""Alignment in bytes, as torch aligns its own tensors; the last bit of a sum may depend on it."""
 TENSOR_CORE_CHANNELS = 8
 """Number of channels of which a GPU's tensor cores take multiples."""
 CPU_CHANNELS = 8

@@ -23,8 +23,7 @@ from securefl.federation.client import Client
 from securefl.models.build import build_model
 from securefl.norms.frozen import at_rest_twin
 from securefl.simulation import workspace
-from securefl.simulation.processes.ipc import ALIGNED
-from securefl.simulation.workspace import Workspace
+from securefl.simulation.workspace import ALIGNED, Workspace
 from securefl.types import State
 
 MODELS = [

@@ -20,6 +20,7 @@ from side_by_side import vector
 
 import securefl
 from securefl.errors import ConfigError, PeerError
+from securefl.federation.remote import Sites
 from securefl.simulation.processes.engine import Workers
 from securefl.simulation.processes.ipc import packed
 from securefl.simulation.processes.worker import WorkerEnd
@@ -126,18 +127,18 @@ def answers(actor):
 
 def killing(monkeypatch, *when):
     """Have the second worker killed before these calls; returns the requests of each call."""
-    names, call = [], Workers.call
+    names, ask = [], Sites.ask
 
-    def kill_first(workers, requests, *more):
+    def kill_first(sites, requests, *more):
         names.append({type(request).__name__ for request in requests.values()})
         if len(names) in when:
-            actor = workers._transport._workers["1"]._actor
+            actor = sites.transport._transport._workers["1"]._actor
             ray.kill(actor)
             while answers(actor):  # for a moment, it may
                 pass
-        return call(workers, requests, *more)
+        return ask(sites, requests, *more)
 
-    monkeypatch.setattr(Workers, "call", kill_first)
+    monkeypatch.setattr(Sites, "ask", kill_first)
     return names
 
 

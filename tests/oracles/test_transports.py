@@ -257,7 +257,7 @@ def test_a_reply_that_is_too_long_is_refused_by_its_beginning(transport):
 
 
 def test_a_call_is_let_go_of_with_its_outcome(made):
-    """With all that it holds of a site that has said half of what was due, and is lost."""
+    """Also of a site that is lost: what it has said before goes with it."""
     made_, alive = {}, {}
 
     def call(name, message):

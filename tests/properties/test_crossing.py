@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from securefl.errors import PeerError
+from securefl.simulation.processes import worker
 from securefl.simulation.processes.ipc import (
-    ALIGNED,
     Gone,
     framed,
     packed,
@@ -23,6 +24,7 @@ from securefl.simulation.processes.ipc import (
     unframed,
     unpacked,
 )
+from securefl.simulation.workspace import ALIGNED
 from securefl.types import ClientState, Kind
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
@@ -74,7 +76,6 @@ def test_a_pipe_gives_tensors_as_they_lie(values, text):
 def test_a_frame_gives_tensors_as_they_lie(values, text):
     """Also where the carrier lets nobody write to it: what is in it is copied, to be written to."""
     frame = framed(packed({"text": text, "values": values, "array": np.arange(3.0)}))
-    frame.setflags(write=False)
     before = frame.copy()
     got = unpacked(unframed(frame))
     assert got["text"] == text
@@ -158,3 +159,19 @@ def test_who_speaks_to_nobody_is_told_so():
         send(here, [b"hello"])
     with pytest.raises(Gone):
         receive(here)
+
+
+def test_a_message_that_cannot_be_taken_in_is_a_failure_and_no_missing_guard(monkeypatch):
+    """Such as one for which a worker has no memory: it says so, and ends."""
+
+    def no_room(_pipe):
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr(worker, "receive", no_room)
+    monkeypatch.setattr(worker.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(worker.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+    here, there = multiprocessing.Pipe()
+    with here, there:
+        worker.work(there, lambda: None)
+        told = unpacked(receive(here))
+    assert str(told.error) == "not enough memory"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -157,22 +158,21 @@ class Workers:
         def unless_lost(site: str, outcome: Meaning | Lost) -> None:
             if isinstance(outcome, Lost):
                 raise self._lost(site)
+            if isinstance(outcome, Failed):
+                raise outcome.error
             heard(site, outcome)
 
         try:
             self._transport.call(calls, unless_lost, awaited)
         except WorkerLost:
             raise
-        except _FailedThere as failed:
-            self.close()
-            raise failed.error from None
         except BaseException:
             self.close()  # the workers are in the middle of a round that nobody wants
             raise
 
     def _calls(
         self, requests: Mapping[str, Request], _ongoing: ServerRound | None
-    ) -> dict[str, "_Call"]:
+    ) -> dict[str, SiteCall[Any]]:
         return {
             site: _Call(partial(self._request, site, request)) for site, request in requests.items()
         }
@@ -222,14 +222,6 @@ class Workers:
         return WorkerLost(words)
 
 
-class _FailedThere(Exception):
-    """Error of a worker: of any class, and never to be taken for one of what carries it."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 @dataclass(slots=True)
 class _Call:
     """`SiteCall` of a worker; its bytes are pickles of this run's own."""
@@ -240,11 +232,9 @@ class _Call:
     def begins(self, beginning: Parts, n_bytes: int) -> None:
         """Expect any message, as long as it is: see `SiteCall.begins`."""
 
-    def read(self, message: Parts) -> Reply:
-        """Read the reply, see `SiteCall.read`; raises _FailedThere where it is a failure."""
+    def read(self, message: Parts) -> Reply | Failed:
+        """Read the reply: see `SiteCall.read`."""
         heard: Reply | Failed = unpacked(message)
-        if isinstance(heard, Failed):
-            raise _FailedThere(heard.error)
         return heard
 
 

@@ -6,7 +6,7 @@ once at each end. A tensor on a GPU arrives on the receiver's GPU.
 
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,8 +18,6 @@ from torch import Tensor
 
 from securefl.federation.transport import Parts
 
-ALIGNED = 64
-"""Alignment in bytes, as torch aligns its own tensors; the last bit of a sum may depend on it."""
 _LENGTH_BYTES = 8
 Begins = Callable[[Parts, int], object]
 """Function that takes the beginning of a message: see `SiteCall.begins`."""
@@ -86,21 +84,9 @@ def unpacked(parts: Parts) -> Any:
     return pickle.loads(head, buffers=beside)  # noqa: S301  (of this run's own processes)
 
 
-def _starts(lengths: Sequence[int]) -> list[int]:
-    """Return the offset of each part, and last the length of all."""
-    starts = [0]
-    for length in lengths:
-        starts.append(-(-(starts[-1] + length) // ALIGNED) * ALIGNED)
-    return starts
-
-
 def _space(n_bytes: int) -> memoryview:
+    """Return memory that is aligned as torch's own: the last bit of a sum may depend on it."""
     return _bytes_of(torch.empty(n_bytes, dtype=torch.uint8))
-
-
-def _parts(lengths: Sequence[int], space: memoryview) -> list[memoryview]:
-    starts = _starts(lengths)
-    return [space[start : start + n] for start, n in zip(starts, lengths, strict=False)]
 
 
 def send(pipe: Connection, message: Parts) -> None:
@@ -141,22 +127,17 @@ def receive(pipe: Connection, begins: Begins | None = None) -> list[memoryview]:
 
 def framed(message: Parts) -> NDArray[np.uint8]:
     """Return a message in one array, for another carrier than a pipe."""
-    lengths = [len(part) for part in message]
-    head = _lengths(message)
-    frame = np.zeros(len(head) + _starts(lengths)[-1], np.uint8)
-    frame[: len(head)] = np.frombuffer(head, np.uint8)
-    for to, part in zip(_parts(lengths, frame.data[len(head) :]), message, strict=True):
-        to[:] = part
-    return frame
+    return np.frombuffer(b"".join([_lengths(message), *message]), np.uint8)
 
 
 def unframed(frame: NDArray[np.uint8]) -> list[memoryview]:
     """Return the parts of a framed message: copies, which can be written to."""
-    lengths = _lengths_in(frame.data)
-    found = []
-    for part in _parts(lengths, frame.data[_LENGTH_BYTES * (1 + len(lengths)) :]):
-        found.append(_space(len(part)))
-        found[-1][:] = part
+    lengths, found = _lengths_in(frame.data), []
+    end = _LENGTH_BYTES * (1 + len(lengths))
+    for length in lengths:
+        start, end = end, end + length
+        found.append(_space(length))
+        found[-1][:] = frame.data[start:end]
     return found
 
 

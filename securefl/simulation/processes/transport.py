@@ -13,7 +13,7 @@ class WorkerTransport:
     """`Transport` to workers that live from their first call to `end`, on whatever machines."""
 
     def __init__(self, machines: Machines, make: Callable[[str], Make]) -> None:
-        """Start none; `make` returns what makes a worker's function, in its process."""
+        """Start none; `make` returns what makes a worker's end."""
         self._machines = machines
         self._make = make
         self._workers: dict[str, Worker] = {}
@@ -28,12 +28,16 @@ class WorkerTransport:
     ) -> None:
         """Call the workers, see `Transport.call`; they are heard in order."""
         del awaited  # each has room for its own
-        for site in calls:  # all are started before the first is waited for
-            self._start(site)
-        for site, call in calls.items():
-            self._workers[site].tell(call.request(self._connections[site]))
-        for site, call in calls.items():
-            heard(site, self._outcome(site, call, partial(heard, site)))
+        try:
+            for site in calls:  # all are started before the first is waited for
+                self._start(site)
+            for site, call in calls.items():
+                self._workers[site].tell(call.request(self._connections[site]))
+            for site, call in calls.items():
+                heard(site, self._outcome(site, call, partial(heard, site)))
+        except BaseException:
+            self.end()  # or the next call would hear what this one has not
+            raise
 
     def death(self, site: str) -> Death:
         """Describe how a worker has ended that is lost."""

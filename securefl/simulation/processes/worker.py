@@ -38,10 +38,10 @@ def work(pipe: Connection, make: Make) -> None:
     with suppress(Gone):
         try:
             end = make()
-        except Exception as error:
-            return send(pipe, failure(error))
-        while True:
-            send(pipe, replied(end, receive(pipe)))
+            while True:
+                send(pipe, replied(end, receive(pipe)))
+        except Exception as error:  # such as a message for which there is no memory
+            send(pipe, failure(error))
 
 
 def replied(end: MessageHandler, message: Parts) -> Parts:
