@@ -198,7 +198,7 @@ class Workers:
         return Setup(clients, members, keys, client_states, self._profiling, self._precision)
 
     def _lost(self, site: str) -> WorkerLost:
-        """End all workers, since the others are in the middle of a round that begins again.
+        """Return the error by which all workers end: the round begins again.
 
         Raises:
             ConfigError: it has died before it began.
@@ -206,7 +206,6 @@ class Workers:
         """
         death = self._transport.death(site)
         self._told.clear()
-        self._transport.end()
         if death.no_start:
             raise ConfigError(death.no_start)
         number, n_deaths = self._deaths
