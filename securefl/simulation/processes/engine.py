@@ -144,7 +144,6 @@ class Workers:
 
     def close(self) -> None:
         """Close: see `Engine.close`."""
-        self._told.clear()
         self._transport.close()
 
     def call(
@@ -205,7 +204,6 @@ class Workers:
             PeerError: several have died in this round.
         """
         death = self._transport.death(site)
-        self._told.clear()
         if death.no_start:
             raise ConfigError(death.no_start)
         number, n_deaths = self._deaths
